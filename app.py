@@ -1,0 +1,27 @@
+"""Start the chat app: the default model, on this machine, in the browser."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from eagle_core.config import LoadConfig
+from eagle_core.events import Event
+from eagle_core.ui import launch
+
+
+def open_session(on_event: Callable[[Event], None]):  # type: ignore[no-untyped-def]
+    """Open the default model; torch is imported here, so the page is there sooner."""
+    from eagle_core.session import Session
+
+    return Session.open(LoadConfig(), on_event)
+
+
+def main() -> None:
+    """Serve until interrupted."""
+    logging.basicConfig(level=logging.WARNING)
+    launch(open_session, on_ready=print)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+window.eagleChat = {update(v){ this.last = v; }, bindViews(){}};

@@ -1,0 +1,208 @@
+"""Runs methods over questions and writes one row for each answer as soon as it is there.
+
+All methods answer a question before the next one is asked, in an order that rotates, so that a
+machine which slows down over time slows all of them alike.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from eagle_core.bench.methods import Method
+from eagle_core.bench.prompts import Question, fingerprint
+from eagle_core.bench.provenance import peak_process_bytes
+from eagle_core.bench.records import BASELINE, BenchWriter, Row, compare_with_baseline
+from eagle_core.config import (
+    DraftConfig,
+    GenerationConfig,
+    LoadConfig,
+    check_limits,
+    setting,
+)
+from eagle_core.errors import ConfigError, EagleError
+
+MethodName = Literal["none", "eagle", "transformers"]
+WARMUP_TOKENS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class BenchConfig:
+    """What is measured how often."""
+
+    methods: tuple[MethodName, ...] = setting(
+        ("none", "eagle"),
+        "Comma-separated: none (this engine's plain decoding), eagle, transformers (its generate).",
+    )
+    repeats: int = setting(1, "Times each question is asked.", min=1, max=1000)
+    limit: int | None = setting(
+        None, "Ask only this many questions, evenly spaced; none given: all.", min=1, max=1_000_000
+    )
+    warmup: int = setting(
+        1, "Questions that every method answers unmeasured first.", min=0, max=100
+    )
+
+    def __post_init__(self) -> None:
+        check_limits(self)
+        known = get_args(MethodName)
+        if (
+            not self.methods
+            or len(set(self.methods)) < len(self.methods)
+            or set(self.methods) - set(known)
+        ):
+            raise ConfigError(
+                "methods is not a list of distinct methods",
+                expected=f"some of {', '.join(known)}",
+                got=",".join(self.methods),
+                hint="for example none,eagle",
+            )
+
+
+def settings_of(
+    questions: list[Question],
+    bench: BenchConfig,
+    generation: GenerationConfig,
+    draft: DraftConfig,
+    load: LoadConfig,
+) -> dict[str, Any]:
+    """The settings that two runs must share for their rows to belong together."""
+    return {
+        "prompts_sha256": fingerprint(questions),
+        "n_questions": len(questions),
+        "bench": dataclasses.asdict(bench),
+        "generation": dataclasses.asdict(generation),
+        "draft": dataclasses.asdict(draft),
+        "load": dataclasses.asdict(load),
+    }
+
+
+def n_rows(questions: list[Question], bench: BenchConfig) -> int:
+    """Rows that a complete file holds."""
+    return len(questions) * bench.repeats * len(bench.methods)
+
+
+def run_bench(
+    questions: list[Question],
+    methods: Sequence[Method],
+    encode: Callable[[str], list[int]],
+    generation: GenerationConfig,
+    bench: BenchConfig,
+    writer: BenchWriter,
+    measure_peak: PeakMeter,
+) -> Iterator[Row]:
+    """Measure what ``writer`` does not hold yet; yields every row once it is on disk.
+
+    Args:
+        encode: a question's text to prompt ids, chat template included.
+    Raises: what ``encode`` raises. A method's EagleError becomes a row of status "failed".
+    """
+    todo = [
+        (index, question, repeat)
+        for repeat in range(bench.repeats)
+        for index, question in enumerate(questions)
+        if any((question.question_id, repeat, m.name) not in writer.done for m in methods)
+    ]
+    if todo:
+        _warm_up(questions[: bench.warmup], methods, encode, generation)
+    for index, question, repeat in todo:
+        prompt_ids = encode(question.text)
+        turn = (index + repeat) % len(methods)
+        rows = [
+            _measure(method, question, repeat, prompt_ids, generation, measure_peak)
+            for method in [*methods[turn:], *methods[:turn]]
+            if (question.question_id, repeat, method.name) not in writer.done
+        ]
+        # Written together: a row carries its comparison with the baseline, which may come last.
+        by_method = {row.method: row for row in rows}
+        baseline = by_method.get(BASELINE) or writer.done.get(
+            (question.question_id, repeat, BASELINE)
+        )
+        for row in rows:
+            writer.write(compare_with_baseline(row, baseline))
+            yield writer.done[row.key]
+
+
+def _warm_up(
+    questions: list[Question],
+    methods: Sequence[Method],
+    encode: Callable[[str], list[int]],
+    generation: GenerationConfig,
+) -> None:
+    short = dataclasses.replace(
+        generation, max_new_tokens=min(WARMUP_TOKENS, generation.max_new_tokens)
+    )
+    for question in questions:
+        for method in methods:
+            with contextlib.suppress(EagleError):  # the measured rows will say so
+                method.answer(encode(question.text), short)
+
+
+def _measure(
+    method: Method,
+    question: Question,
+    repeat: int,
+    prompt_ids: list[int],
+    generation: GenerationConfig,
+    measure_peak: PeakMeter,
+) -> Row:
+    # A repeat at temperature > 0 is another sample, the same one for all methods.
+    generation = dataclasses.replace(generation, seed=generation.seed + repeat)
+    measure_peak.restart()
+    row = Row(
+        question_id=question.question_id,
+        category=question.category,
+        repeat=repeat,
+        method=method.name,
+        status="failed",
+        n_prompt_tokens=len(prompt_ids),
+    )
+    try:
+        answer = method.answer(prompt_ids, generation)
+    except EagleError as error:
+        detail = {"code": error.code, "message": error.message, "hint": error.hint}
+        return dataclasses.replace(row, error=detail)
+    return dataclasses.replace(
+        row,
+        status="ok",
+        n_cached_tokens=answer.n_cached_tokens,
+        token_ids=answer.token_ids,
+        finish_reason=answer.finish_reason,
+        stats=answer.stats,
+        peak_memory_bytes=measure_peak.read(),
+    )
+
+
+class PeakMeter:
+    """Peak memory of one answer on an accelerator, of the process so far on the CPU."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self._is_cuda = device.startswith("cuda")
+
+    def restart(self) -> None:
+        """Forget the peak, where the device can."""
+        if self._is_cuda:
+            import torch
+
+            torch.cuda.reset_peak_memory_stats(self._device)
+
+    def read(self) -> int:
+        """Bytes since :meth:`restart`, or of the process's whole life on the CPU."""
+        if self._is_cuda:
+            import torch
+
+            return torch.cuda.max_memory_allocated(self._device)
+        return peak_process_bytes()
+
+
+__all__ = [
+    "BenchConfig",
+    "MethodName",
+    "PeakMeter",
+    "n_rows",
+    "run_bench",
+    "settings_of",
+]

@@ -1,0 +1,169 @@
+"""``eagle-chat bench``: measure methods against each other, and report what was measured."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from eagle_core.bench.prompts import Question, evenly_spaced, load_questions
+from eagle_core.bench.records import BenchFile, BenchWriter, Row, check_output, read_bench_file
+from eagle_core.bench.runner import (
+    BenchConfig,
+    PeakMeter,
+    n_rows,
+    run_bench,
+    settings_of,
+)
+from eagle_core.cli.console import note, write_json, write_line
+from eagle_core.cli.flags import add_config_flags, read_config, read_draft_config
+from eagle_core.cli.stream import Progress, open_session
+from eagle_core.config import DraftConfig, GenerationConfig, LoadConfig, TreeConfig
+
+if TYPE_CHECKING:
+    from eagle_core.session import Session
+
+EXIT_FAILED = 1
+
+
+def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
+    """Add ``bench run`` and ``bench report``."""
+    bench = subparsers.add_parser("bench", help="measure speed", description="Measure speed.")
+    actions = bench.add_subparsers(dest="action", required=True, metavar="action")
+
+    measure = actions.add_parser(
+        "run",
+        help="measure methods on a file of questions",
+        description="Measure methods on the same questions.",
+        allow_abbrev=False,
+    )
+    measure.add_argument("--prompts", required=True, metavar="FILE", help="questions, JSON lines")
+    measure.add_argument("--out", required=True, metavar="FILE", help="where the rows go")
+    measure.add_argument(
+        "--resume", action="store_true", help="go on with an unfinished --out file"
+    )
+    measure.add_argument("--json", action="store_true", help="the summary as one JSON object")
+    add_config_flags(measure, BenchConfig, LoadConfig, GenerationConfig, DraftConfig, TreeConfig)
+    measure.set_defaults(run=run)
+
+    report = actions.add_parser(
+        "report",
+        help="summarize a file of rows",
+        description="Summarize what `bench run` wrote.",
+        allow_abbrev=False,
+    )
+    report.add_argument("file", metavar="FILE", help="what `bench run` wrote")
+    report.add_argument("--plot", metavar="PNG", help="draw a bar chart into this file")
+    report.add_argument("--json", action="store_true", help="the summary as one JSON object")
+    report.set_defaults(run=run_report)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure, then summarize.
+
+    Returns: 0, or 1 when an answer failed.
+    Raises: EagleError.
+    """
+    load = read_config(args, LoadConfig)
+    generation = read_config(args, GenerationConfig)
+    draft = read_draft_config(args)
+    bench = read_config(args, BenchConfig)
+    check_output(Path(args.out), resume=args.resume)  # before the model is loaded
+    questions = evenly_spaced(load_questions(Path(args.prompts)), bench.limit)
+    settings = settings_of(questions, bench, generation, draft, load)
+    progress = Progress()
+    session = open_session(load, progress)
+    try:
+        with contextlib.closing(_open_writer(args, session, settings)) as writer:
+            _measure(questions, session, generation, draft, bench, writer, progress)
+    finally:
+        session.close()
+    found = read_bench_file(Path(args.out))
+    _write_summary(found, as_json=args.json)
+    return EXIT_FAILED if any(row.status == "failed" for row in found.rows) else 0
+
+
+def run_report(args: argparse.Namespace) -> int:
+    """Summarize an existing file.
+
+    Raises: EagleError.
+    """
+    found = read_bench_file(Path(args.file))
+    if args.plot:
+        from eagle_core.bench.plot import write_plot
+        from eagle_core.bench.summary import summarize
+
+        write_plot(summarize(found), Path(args.plot))
+        note(f"drew {args.plot}")
+    _write_summary(found, as_json=args.json)
+    return 0
+
+
+def _open_writer(
+    args: argparse.Namespace, session: Session, settings: dict[str, Any]
+) -> BenchWriter:
+    from eagle_core.bench.provenance import provenance
+
+    info = session.info
+    header = {
+        **provenance(info.device),
+        "model": dataclasses.asdict(info),
+        "weight_bytes": info.n_parameters * bytes_of(info.dtype),
+        "settings": settings,
+    }
+    return BenchWriter(Path(args.out), header, resume=args.resume)
+
+
+def bytes_of(dtype: str) -> int:
+    """Bytes of one weight."""
+    return 4 if "32" in dtype else 2
+
+
+def _measure(
+    questions: list[Question],
+    session: Session,
+    generation: GenerationConfig,
+    draft: DraftConfig,
+    bench: BenchConfig,
+    writer: BenchWriter,
+    progress: Progress,
+) -> None:
+    from eagle_core.bench.methods import build_methods
+
+    total = n_rows(questions, bench)
+    rows = run_bench(
+        questions,
+        build_methods(bench.methods, session, draft),
+        lambda text: session.encode_chat([{"role": "user", "content": text}]),
+        generation,
+        bench,
+        writer,
+        PeakMeter(session.info.device),
+    )
+    for row in rows:
+        if row.status == "failed":
+            progress.close()
+            note(_failure(row))
+        progress.count("answers", len(writer.done), total, unit="")
+    progress.close()
+
+
+def _failure(row: Row) -> str:
+    message = row.error["message"] if row.error else "failed"
+    return f"{row.method} failed on question {row.question_id}: {message}"
+
+
+def _write_summary(file: BenchFile, *, as_json: bool) -> None:
+    from eagle_core.bench.summary import summarize
+    from eagle_core.bench.table import summary_table
+
+    summary = summarize(file)
+    if as_json:
+        write_json({"header": file.header, **summary})
+    else:
+        write_line(summary_table(summary))
+
+
+__all__ = ["add_parser", "run", "run_report"]

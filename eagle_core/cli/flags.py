@@ -1,0 +1,158 @@
+"""Command-line flags made from the config dataclasses, so that defaults and limits live there only."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import types
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from eagle_core.config import (
+    DraftConfig,
+    GenerationConfig,
+    LoadConfig,
+    Shape,
+    TreeConfig,
+    from_mapping,
+)
+from eagle_core.errors import ConfigError
+
+T = TypeVar("T")
+
+# Where a field's own name says too little without its dataclass.
+FLAG_NAMES = {(TreeConfig, "policy"): "tree"}
+TITLES: dict[type[Any], str] = {
+    LoadConfig: "model",
+    GenerationConfig: "answer",
+    DraftConfig: "drafting (changes the speed, never the text)",
+    TreeConfig: "draft tree",
+}
+
+
+class UsageError(ConfigError):
+    """The command line itself is wrong: exit code 2."""
+
+    def __init__(self, message: str, *, hint: str = "", usage: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.usage = usage
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse that raises instead of ending the process, so that ``--json`` can report it too."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise UsageError."""
+        hint = f"see `{self.prog} --help`"
+        raise UsageError(message, hint=hint, usage=self.format_usage())
+
+
+def add_config_flags(parser: argparse.ArgumentParser, *kinds: type[Any]) -> None:
+    """A flag for each field of each dataclass; a field that is itself a config is left out."""
+    for kind in kinds:
+        group = parser.add_argument_group(TITLES.get(kind, kind.__name__))
+        hints = get_type_hints(kind)
+        for spec in dataclasses.fields(kind):
+            if not dataclasses.is_dataclass(hints[spec.name]):
+                _add_flag(group, kind, spec, hints[spec.name])
+
+
+def _add_flag(
+    group: argparse._ArgumentGroup, kind: type[Any], spec: dataclasses.Field[Any], hint: Any
+) -> None:
+    name = FLAG_NAMES.get((kind, spec.name), spec.name)
+    flag = f"--{name.replace('_', '-')}"
+    help_text = _help(spec)
+    # SUPPRESS: a flag that was not given is absent, and the dataclass's own default holds.
+    settings: dict[str, Any] = {"dest": _dest(kind, spec.name), "default": argparse.SUPPRESS}
+    if hint is bool:
+        group.add_argument(flag, action="store_true", help=help_text, **settings)
+        return
+    settings["type"], settings["metavar"] = _parser_of(hint)
+    choices = spec.metadata.get("choices")
+    if choices is not None:
+        settings["choices"], settings["metavar"] = choices, "|".join(choices)
+    group.add_argument(flag, help=help_text, **settings)
+
+
+def _help(spec: dataclasses.Field[Any]) -> str:
+    default = spec.default
+    text = str(spec.metadata["help"]).replace("%", "%%")
+    if default is None or isinstance(default, bool):
+        return text
+    shown = ",".join(default) if isinstance(default, tuple) else default
+    return f"{text} (default: {shown})"
+
+
+def _dest(kind: type[Any], name: str) -> str:
+    return f"{kind.__name__}.{name}"
+
+
+def _parser_of(hint: Any) -> tuple[Callable[[str], Any], str]:
+    """How to read a value of type ``hint``, and what to call it in the help."""
+    if get_origin(hint) in (Union, types.UnionType):
+        (hint,) = (one for one in get_args(hint) if one is not type(None))
+    if hint == Shape:
+        return parse_shape, '"0 1 00 01"'
+    if get_origin(hint) is tuple:
+        return parse_names, "A,B"
+    if hint is int:
+        return int, "N"
+    if hint is float:
+        return float, "X"
+    return str, "TEXT"
+
+
+def parse_names(text: str) -> tuple[str, ...]:
+    """Comma-separated names: "a, b" is ("a", "b")."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def parse_shape(text: str) -> Shape:
+    """A static tree as ranks from the root, a digit for each depth: "0 1 00" is ((0,), (1,), (0, 0)).
+
+    Ranks above 9 are written with dots: "0.12" is (0, 12).
+    Raises: argparse.ArgumentTypeError on anything else.
+    """
+    words = [word.split(".") if "." in word else list(word) for word in text.split()]
+    ranks = [rank for word in words for rank in word]
+    if not ranks or not all(rank.isascii() and rank.isdigit() for rank in ranks):
+        raise argparse.ArgumentTypeError(f"{text!r} is no tree shape; an example is '0 1 00 01'")
+    return tuple(tuple(int(rank) for rank in word) for word in words)
+
+
+def read_config(args: argparse.Namespace, kind: type[T], **fixed: Any) -> T:
+    """The dataclass that the flags describe; ``fixed`` sets fields that have no flag.
+
+    Raises: UsageError on a value outside its limits.
+    """
+    given = vars(args)
+    values = {
+        spec.name: given[_dest(kind, spec.name)]
+        for spec in dataclasses.fields(kind)  # type: ignore[arg-type]
+        if _dest(kind, spec.name) in given
+    }
+    try:
+        return from_mapping(kind, {**values, **fixed})
+    except ConfigError as error:
+        text = f"{error.message} (expected {error.expected}; got {error.got})"
+        raise UsageError(text, hint=error.hint) from error
+
+
+def read_draft_config(args: argparse.Namespace) -> DraftConfig:
+    """The drafter and its tree.
+
+    Raises: UsageError as :func:`read_config`.
+    """
+    return read_config(args, DraftConfig, tree=read_config(args, TreeConfig))
+
+
+__all__ = [
+    "Parser",
+    "UsageError",
+    "add_config_flags",
+    "parse_names",
+    "parse_shape",
+    "read_config",
+    "read_draft_config",
+]

@@ -1,0 +1,208 @@
+"""Settings as frozen dataclasses, validated on construction: the one source of defaults.
+
+CLI flags, UI controls and the documentation's tables are made from these fields and their metadata
+(``help``, ``min``, ``max``, ``step``, ``choices``). Knows no torch and no model.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar, get_args
+
+from eagle_core.errors import ConfigError
+
+TreePolicy = Literal["chain", "static", "dynamic"]
+DrafterName = Literal["none", "eagle"]
+Rule = Literal["greedy", "match"]
+DType = Literal["auto", "float32", "bfloat16"]
+Shape = tuple[tuple[int, ...], ...]
+
+DEFAULT_BASE = "smollm2-135m"
+
+# Ranks from the root: (1, 0) is the best child of the second-best child. The paper's Figure 9 has the same
+# idea: likelier branches are deeper and wider. 25 drafted nodes, depth 5.
+FIGURE_9: Shape = (
+    (0,), (1,), (2,), (3,),
+    (0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0), (2, 1), (3, 0),
+    (0, 0, 0), (0, 0, 1), (0, 0, 2), (0, 1, 0), (0, 1, 1), (0, 2, 0), (0, 2, 1), (1, 0, 0),
+    (0, 0, 0, 0), (0, 0, 0, 1), (0, 0, 0, 2),
+    (0, 0, 0, 0, 0), (0, 0, 0, 0, 1),
+)  # fmt: skip
+
+T = TypeVar("T")
+
+
+def setting(default: Any, help: str, **limits: Any) -> Any:
+    """A dataclass field with its documentation and limits (``min``, ``max``, ``step``, ``choices``)."""
+    return field(default=default, metadata={"help": help, **limits})
+
+
+def check_limits(config: Any) -> None:
+    """Compare every field of a dataclass with its own limits.
+
+    Raises: ConfigError naming the field, the limits and the value.
+    """
+    for spec in dataclasses.fields(config):
+        value, limits = getattr(config, spec.name), spec.metadata
+        if value is None:
+            continue
+        choices = limits.get("choices")
+        if choices is not None and value not in choices:
+            raise ConfigError(
+                f"{spec.name} is not one of the choices",
+                expected=", ".join(map(str, choices)),
+                got=repr(value),
+                hint=f"{spec.name}: {limits['help']}",
+            )
+        low, high = limits.get("min"), limits.get("max")
+        if low is None and high is None:
+            continue
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not is_number or not (low is None or value >= low) or not (high is None or value <= high):
+            raise ConfigError(
+                f"{spec.name} is out of range",
+                expected=f"{low if low is not None else '-inf'} to {high if high is not None else 'inf'}",
+                got=repr(value),
+                hint=f"{spec.name}: {limits['help']}",
+            )
+
+
+def from_mapping(kind: type[T], values: Mapping[str, Any]) -> T:
+    """Build a config dataclass from a mapping; an unknown key is an error, never dropped.
+
+    Raises: ConfigError on an unknown key or a value outside its limits.
+    """
+    names = [spec.name for spec in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    unknown = sorted(set(values) - set(names))
+    if unknown:
+        raise ConfigError(
+            f"unknown setting {', '.join(unknown)}",
+            expected=", ".join(names),
+            got=", ".join(unknown),
+            hint="check the spelling",
+        )
+    return kind(**values)
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationConfig:
+    """How the answer is chosen. These settings define the text; drafting never does."""
+
+    max_new_tokens: int = setting(512, "Longest answer, in tokens.", min=1, max=1_000_000)
+    temperature: float = setting(
+        0.0, "0 takes the likeliest token; higher is more varied.", min=0.0, max=5.0, step=0.05
+    )
+    top_p: float = setting(
+        1.0, "Sample among the likeliest tokens that hold this share of probability.",
+        min=0.01, max=1.0, step=0.01,
+    )  # fmt: skip
+    seed: int = setting(0, "Same seed, same answer - with or without drafting.", min=0, max=2**63 - 1)
+
+    def __post_init__(self) -> None:
+        check_limits(self)
+
+    @property
+    def rule(self) -> Rule:
+        """Acceptance rule that follows from the temperature."""
+        return "greedy" if self.temperature == 0 else "match"
+
+
+@dataclass(frozen=True, slots=True)
+class TreeConfig:
+    """Shape of the draft tree. It changes the speed only."""
+
+    policy: TreePolicy = setting(
+        "dynamic",
+        "chain: one path; static: a fixed shape; dynamic: grown by the head's confidence (EAGLE-2).",
+        choices=get_args(TreePolicy),
+    )
+    depth: int = setting(5, "Draft steps: the longest path of drafted tokens.", min=1, max=16)
+    branching: int = setting(
+        6, "Nodes expanded per depth, and children drafted for each (dynamic).", min=1, max=64
+    )
+    size: int = setting(24, "Most drafted tokens in a tree; the target checks them at once.", min=1, max=256)
+    shape: Shape | None = setting(
+        None, "Static tree as ranks from the root, for example 0 1 00 01; none: the paper's Figure 9 tree."
+    )
+
+    def __post_init__(self) -> None:
+        check_limits(self)
+        if self.shape is not None:
+            check_shape(self.shape)
+
+
+def check_shape(shape: Shape) -> None:
+    """Check a static tree: every path's parent is there, and no path twice.
+
+    Raises: ConfigError naming the offending path.
+    """
+    paths = set(shape)
+    if not paths or len(paths) != len(shape):
+        raise ConfigError(
+            "the tree shape is empty or names a path twice",
+            expected="distinct paths of ranks",
+            got=str(shape),
+            hint="for example 0 1 00 01 000",
+        )
+    for path in shape:
+        if not path or min(path) < 0 or (len(path) > 1 and path[:-1] not in paths):
+            raise ConfigError(
+                "a path of the tree shape has no parent",
+                expected=f"{path[:-1]} before {path}",
+                got=str(shape),
+                hint="list every prefix of a path, for example 0 00 000",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class DraftConfig:
+    """Which drafter proposes, and in which tree."""
+
+    drafter: DrafterName = setting(
+        "eagle", "none: plain decoding; eagle: the EAGLE head.", choices=get_args(DrafterName)
+    )
+    tree: TreeConfig = field(default_factory=TreeConfig, metadata={"help": "Shape of the draft tree."})
+
+    def __post_init__(self) -> None:
+        check_limits(self)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadConfig:
+    """Which base model and head to load, and how."""
+
+    base: str = setting(DEFAULT_BASE, "Base model: a known name, a Hub id, a folder or a .gguf file.")
+    head: str | None = setting(
+        None, "EAGLE head: a Hub id or a folder; none given: the one known for the base."
+    )
+    dtype: DType = setting("auto", "Precision of the base model's weights.", choices=get_args(DType))
+    device: str = setting("auto", "auto, cpu, cuda, cuda:1, mps.")
+    context_length: int | None = setting(
+        None, "Longest prompt plus answer, in tokens; none given: the model's own, at most 8192.",
+        min=64, max=1_000_000,
+    )  # fmt: skip
+    offline: bool = setting(False, "Use only what is already on this machine.")
+
+    def __post_init__(self) -> None:
+        check_limits(self)
+
+
+__all__ = [
+    "DEFAULT_BASE",
+    "FIGURE_9",
+    "DType",
+    "DraftConfig",
+    "DrafterName",
+    "GenerationConfig",
+    "LoadConfig",
+    "Rule",
+    "Shape",
+    "TreeConfig",
+    "TreePolicy",
+    "check_limits",
+    "check_shape",
+    "from_mapping",
+    "setting",
+]

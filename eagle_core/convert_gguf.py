@@ -1,0 +1,168 @@
+"""GGUF -> a folder that transformers loads directly: safetensors, config and tokenizer files.
+
+Converting once is what keeps later starts short: reading packed blocks and building a tokenizer from GGUF
+metadata takes several times as long as reading the result. Knows no cache and no network.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from gguf import GGMLQuantizationType, GGUFReader
+
+from eagle_core.errors import CheckpointMismatch, ModelError, OutOfMemory
+
+logger = logging.getLogger(__name__)
+
+STAMP_NAME = "eagle-source.json"
+STAMP_FORMAT = 1
+# Every token that ends an answer: the end of the text, of a turn, of a message.
+END_FIELDS = tuple(f"tokenizer.ggml.{kind}_token_id" for kind in ("eos", "eot", "eom"))
+
+
+@dataclass(frozen=True, slots=True)
+class GgufInfo:
+    """What a GGUF file says about itself. ``dtype`` is the smallest that keeps what its tensors hold:
+    the stored one for plain floats, bfloat16 for quantized blocks."""
+
+    architecture: str
+    n_parameters: int
+    dtype: torch.dtype
+    end_ids: tuple[int, ...]
+
+    @property
+    def converted_bytes(self) -> int:
+        """Size of the converted weights."""
+        return self.n_parameters * self.dtype.itemsize
+
+
+def read_info(path: Path) -> GgufInfo:
+    """Read a GGUF file's metadata; its tensors stay on disk.
+
+    Raises: CheckpointMismatch when it is no GGUF file, is cut off, or has no tensors.
+    """
+    try:
+        reader = GGUFReader(path)
+        architecture = reader.fields["general.architecture"].contents()
+    # The reader's own checks, plus what numpy and struct raise on a file that ends early.
+    except (
+        ValueError,
+        KeyError,
+        IndexError,
+        TypeError,
+        OverflowError,
+        UnicodeDecodeError,
+    ) as error:
+        raise damaged(path, error) from error
+    if not reader.tensors:
+        raise damaged(path, ValueError("it holds no tensors"))
+    end_ids = [reader.fields[name].contents() for name in END_FIELDS if name in reader.fields]
+    return GgufInfo(
+        architecture=str(architecture),
+        n_parameters=sum(math.prod(map(int, tensor.shape)) for tensor in reader.tensors),
+        dtype=dtype_of({tensor.tensor_type for tensor in reader.tensors}),
+        end_ids=tuple(dict.fromkeys(int(end) for end in end_ids)),
+    )
+
+
+def dtype_of(types: set[GGMLQuantizationType]) -> torch.dtype:
+    """The dtype a file's tensor types are converted to; the norms are F32 in every file."""
+    plain = types - {GGMLQuantizationType.F32}
+    if not plain:
+        return torch.float32
+    return torch.float16 if plain == {GGMLQuantizationType.F16} else torch.bfloat16
+
+
+def convert(path: Path, folder: Path, source: Mapping[str, Any]) -> None:
+    """Write ``path``'s model and tokenizer into ``folder``.
+
+    Args:
+        source: plain data about where the file came from, kept in the folder's stamp.
+    Raises: CheckpointMismatch for a damaged file, ModelError for an architecture that transformers does
+        not read from GGUF, OutOfMemory.
+    """
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig  # slow to import
+
+    info = read_info(path)
+    where = {"gguf_file": path.name, "local_files_only": True, "trust_remote_code": False}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path.parent, **where)
+        model = AutoModelForCausalLM.from_pretrained(
+            path.parent, dtype=info.dtype, quantization_config=GgufConfig(dequantize=True), **where
+        )
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        raise OutOfMemory(
+            f"not enough memory to convert {path.name}",
+            expected=f"about {info.converted_bytes / 1e9:.1f} GB",
+            hint="close other programs or choose a smaller model",
+        ) from error
+    except (ValueError, KeyError, NotImplementedError, RuntimeError, OSError) as error:
+        raise ModelError(
+            f"{path.name} cannot be converted",
+            expected="a GGUF file of an architecture that transformers reads",
+            got=f"{info.architecture}: {first_line(error)}",
+            hint="use the model's safetensors from the Hub instead",
+        ) from error
+    set_end_tokens(model, info.end_ids)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    write_stamp(folder, source)
+
+
+def set_end_tokens(model: Any, end_ids: tuple[int, ...]) -> None:
+    """Make the generation config name every end token that the file names."""
+    known = model.generation_config.eos_token_id
+    known = known if isinstance(known, list) else [] if known is None else [known]
+    ids = list(dict.fromkeys([*end_ids, *known]))
+    if ids:
+        model.generation_config.eos_token_id = ids[0] if len(ids) == 1 else ids
+        model.generation_config._from_model_config = False  # it says more than the model's config
+
+
+def write_stamp(folder: Path, source: Mapping[str, Any]) -> None:
+    """Record the source and every file's size, so that a later start can trust the folder by ``stat``."""
+    files = (path for path in sorted(folder.iterdir()) if path.is_file())
+    sizes = {path.name: path.stat().st_size for path in files}
+    stamp = {"format": STAMP_FORMAT, "source": dict(source), "sizes": sizes}
+    (folder / STAMP_NAME).write_text(json.dumps(stamp, indent=1) + "\n", encoding="utf-8")
+
+
+def is_converted(folder: Path) -> bool:
+    """Whether ``folder`` holds a whole conversion: the stamp is there and each file has its size."""
+    try:
+        stamp = json.loads((folder / STAMP_NAME).read_text(encoding="utf-8"))
+        sizes = stamp["sizes"] if stamp["format"] == STAMP_FORMAT else {}
+        return bool(sizes) and all((folder / n).stat().st_size == size for n, size in sizes.items())
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        logger.warning(
+            "the converted model in %s is not usable (%s); making it again", folder, error
+        )
+        return False
+
+
+def damaged(path: Path, error: BaseException) -> CheckpointMismatch:
+    """The error for a file that is no readable GGUF."""
+    return CheckpointMismatch(
+        f"{path.name} is no intact GGUF file",
+        expected="a GGUF file",
+        got=first_line(error),
+        hint="download it again, and check that it is complete",
+    )
+
+
+def first_line(error: BaseException) -> str:
+    """An error's first line, or its type when it says nothing."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+__all__ = ["GgufInfo", "convert", "is_converted", "read_info", "set_end_tokens", "write_stamp"]

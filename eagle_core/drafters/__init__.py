@@ -1,0 +1,1 @@
+"""Drafters: what proposes the tree. They change the speed, never the text."""

@@ -1,0 +1,64 @@
+"""The protocol between the loop and whatever proposes draft tokens.
+
+A drafter sees committed tokens, the target's features for them, and the pending token. It never sees the
+target's probabilities nor the verifier's random numbers, so it cannot affect the text (arXiv 2401.15077, 3.3).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from torch import Tensor
+
+from eagle_core.tree import DraftTree
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What a tree may cost: at most ``max_nodes`` drafted nodes (the pending node not counted) and
+    ``max_depth`` drafted tokens on a path. Both may be 0: then the tree is the pending token alone."""
+
+    max_nodes: int
+    max_depth: int
+
+
+@runtime_checkable
+class Drafter(Protocol):
+    """Proposes trees. One instance serves one request at a time and owns its own cache.
+
+    ``length`` counts the tokens committed so far; after a commit it equals the target cache's length.
+    """
+
+    name: str
+
+    @property
+    def length(self) -> int:
+        """Committed tokens."""
+        ...
+
+    def reset(self) -> None:
+        """Forget everything."""
+        ...
+
+    def commit(self, tokens: Tensor, features: Tensor, next_token: Tensor) -> None:
+        """Take over tokens that are now final. The prefill is one or more large commits.
+
+        Args:
+            tokens: [K] i64, the committed tokens at positions length .. length + K - 1.
+            features: [K, D], the target's feature at each of them.
+            next_token: [] i64, the token that follows the last: after a decode step the new pending token,
+                between two prefill chunks the next prompt token.
+        """
+        ...
+
+    def propose(self, pending: Tensor, budget: Budget) -> DraftTree:
+        """A tree whose node 0 is ``pending`` ([] i64), within ``budget``. Called only after a commit."""
+        ...
+
+    def rewind(self, length: int) -> None:
+        """Forget the tokens from position ``length`` on (``length`` <= self.length)."""
+        ...
+
+
+__all__ = ["Budget", "Drafter"]

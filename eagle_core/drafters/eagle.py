@@ -1,0 +1,281 @@
+"""The EAGLE drafter: a head times a tree policy.
+
+The head's cache holds one row per committed token, computed from the *target's* features; rows that were
+drafted are dropped after each proposal (arXiv 2401.15077, 3.1). The one-step shift lives here: the row of
+position i takes feature i and token i + 1, so the last committed row already scores the children of the
+pending token. Policies: a fixed layout (chain and static), or grown by confidence (EAGLE-2, arXiv 2406.16858).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from eagle_core.cache import KVCache
+from eagle_core.config import FIGURE_9, Shape, TreeConfig
+from eagle_core.drafters.base import Budget
+from eagle_core.errors import DraftError
+from eagle_core.heads.eagle1 import Eagle1Head
+from eagle_core.tree import DraftTree, TreeLayout, fit_shape, tree_layout
+
+
+@dataclass(frozen=True, slots=True)
+class _Level:
+    """How a layout's depth is drafted from the rows of the depth above."""
+
+    sources: Tensor  # [W] i64: row of the expanded depth that each node comes from
+    ranks: Tensor  # [W] i64
+    width: int  # candidates needed from each row
+    expanded: Tensor  # [R] i64: which of these W nodes have children
+    row_mask: Tensor  # [R, rows so far + R] bool: which drafted rows each expanded node sees
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    layout: TreeLayout
+    levels: tuple[_Level, ...]
+
+
+class EagleDrafter:
+    """Drafts with an EAGLE-1 head.
+
+    Args:
+        embed: token ids -> embeddings [.., D], the base's.
+        lm_head: features [.., D] -> logits [.., V], the base's module; sliced when the head has a draft vocabulary.
+        capacity: tokens that one request may have, prompt and answer together.
+    """
+
+    name = "eagle"
+
+    def __init__(
+        self,
+        head: Eagle1Head,
+        embed: Callable[[Tensor], Tensor],
+        lm_head: nn.Module,
+        tree: TreeConfig,
+        capacity: int,
+    ) -> None:
+        self._head, self._embed = head, embed
+        self._vocabulary = head.draft_vocabulary
+        self._score = draft_scorer(lm_head, self._vocabulary)
+        self._tree = tree
+        self._capacity = capacity
+        self._cache = KVCache(head.config.n_layers, capacity + max_drafted_rows(tree))
+        self._predicted: Tensor | None = None  # [D], the head's guess of the pending token's feature
+
+    @property
+    def length(self) -> int:
+        """Committed tokens."""
+        return self._cache.length
+
+    def configure(self, tree: TreeConfig) -> None:
+        """Use another tree from the next proposal on; committed rows stay, unless they no longer fit."""
+        if max_drafted_rows(tree) + self._capacity > self._cache.capacity:
+            self._cache = KVCache(self._head.config.n_layers, self._capacity + max_drafted_rows(tree))
+            self._predicted = None
+        self._tree = tree
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self._cache.reset()
+        self._predicted = None
+
+    def rewind(self, length: int) -> None:
+        """Forget the tokens from position ``length`` on."""
+        self._cache.rewind(length)
+        self._predicted = None
+
+    @torch.inference_mode()
+    def commit(self, tokens: Tensor, features: Tensor, next_token: Tensor) -> None:
+        """Add rows for committed tokens; see :class:`eagle_core.drafters.base.Drafter`."""
+        n_tokens, start = tokens.shape[0], self._cache.length
+        following = torch.cat((tokens[1:], next_token.reshape(1)))  # [K]
+        positions = torch.arange(start, start + n_tokens, device=tokens.device)  # [K]
+        mask = None
+        if n_tokens > 1 and start > 0:
+            keys = torch.arange(start + n_tokens, device=tokens.device)
+            mask = (keys[None] <= positions[:, None])[None, None]  # [1, 1, K, start + K]
+        out = self._run(following, features, positions, mask)  # [K, D]
+        self._cache.advance(n_tokens)
+        self._predicted = out[-1]
+
+    @torch.inference_mode()
+    def propose(self, pending: Tensor, budget: Budget) -> DraftTree:
+        """A tree within ``budget``, grown by the configured policy."""
+        max_nodes = min(budget.max_nodes, self._tree.size)
+        max_depth = min(budget.max_depth, self._tree.depth)
+        if max_nodes < 1 or max_depth < 1:
+            return DraftTree.single(pending)
+        if self._predicted is None:
+            raise DraftError("nothing was committed before this proposal", expected="commit, then propose")
+        committed = self._cache.length
+        try:
+            if self._tree.policy == "dynamic":
+                return self._grow(pending, max_nodes, max_depth)
+            shape = _shape_of(self._tree)
+            plan = _plan(fit_shape(shape, max_nodes, max_depth), pending.device)
+            return self._fill(pending, plan)
+        finally:
+            self._cache.rewind(committed)
+
+    def _run(self, tokens: Tensor, features: Tensor, positions: Tensor, mask: Tensor | None) -> Tensor:
+        """Head forward over [R] tokens and [R, D] features; writes R cache rows. Returns [R, D]."""
+        embeddings = self._embed(tokens[None])  # [1, R, D]
+        out = self._head(
+            embeddings, features[None].to(embeddings.dtype), positions[None],
+            attention_mask=mask, cache=self._cache,
+        )  # fmt: skip
+        return out[0]  # type: ignore[no-any-return]
+
+    def _log_probabilities(self, features: Tensor) -> Tensor:
+        """[R, D] -> [R, V'] f32. A head that overflowed scores nothing, instead of poisoning the tree."""
+        scores = torch.log_softmax(self._score(features).float(), dim=-1)
+        return torch.nan_to_num(scores, nan=-1e9, neginf=-1e9)
+
+    def _token_ids(self, indices: Tensor) -> Tensor:
+        return indices if self._vocabulary is None else self._vocabulary[indices]
+
+    def _mask(self, row_mask: Tensor) -> Tensor:
+        """Committed rows are seen by all; drafted ones as ``row_mask`` says. [1, 1, R, S] bool."""
+        n_drafted = row_mask.shape[1]
+        n_committed = self._cache.length - (n_drafted - row_mask.shape[0])
+        return F.pad(row_mask, (n_committed, 0), value=True)[None, None]
+
+    def _fill(self, pending: Tensor, plan: _Plan) -> DraftTree:
+        """Fill a fixed layout with the likeliest tokens, depth by depth."""
+        assert self._predicted is not None
+        start = self._cache.length
+        features = self._predicted[None]  # [R, D], one per expanded row
+        tokens = [pending.reshape(1)]
+        for depth, level in enumerate(plan.levels):
+            n_candidates = min(level.width, self._n_scored())
+            best = self._log_probabilities(features).topk(n_candidates, dim=-1).indices  # [R, width]
+            nodes = self._token_ids(best[level.sources, level.ranks.clamp(max=n_candidates - 1)])  # [W]
+            tokens.append(nodes)
+            if depth + 1 == len(plan.levels):
+                break
+            inputs = features[level.sources][level.expanded]  # [R', D]
+            positions = torch.full_like(level.expanded, start + depth)
+            features = self._run(nodes[level.expanded], inputs, positions, self._mask(level.row_mask))
+            self._cache.advance(len(level.expanded))
+        return plan.layout.tree(torch.cat(tokens))
+
+    def _n_scored(self) -> int:
+        if self._vocabulary is not None:
+            return len(self._vocabulary)
+        return 1 << 30
+
+    def _grow(self, pending: Tensor, max_nodes: int, max_depth: int) -> DraftTree:
+        """EAGLE-2: expand the most confident nodes of each depth, then keep the best of all.
+
+        A node's value is the product of the draft probabilities on its path; a child is never worth more
+        than its parent, so the best N nodes are a tree.
+        """
+        assert self._predicted is not None
+        start, device = self._cache.length, pending.device
+        width = min(self._tree.branching, self._n_scored())
+        values, best = self._log_probabilities(self._predicted[None])[0].topk(width)  # [k]
+        level_tokens = self._token_ids(best)  # [k]
+        all_tokens, all_values = [level_tokens], [values]
+        all_parents = [torch.full((width,), -1, dtype=torch.long, device=device)]
+        beam = torch.arange(width, device=device)  # places of the expanded nodes among all candidates
+        beam_tokens, beam_values = level_tokens, values
+        features = self._predicted.expand(width, -1)  # [k, D]: the feature each node was scored from
+        row_mask = eye = torch.eye(width, dtype=torch.bool, device=device)  # [k, rows]
+        n_candidates = width
+        for depth in range(1, max_depth):
+            positions = torch.full_like(beam, start + depth - 1)
+            out = self._run(beam_tokens, features, positions, self._mask(row_mask))  # [k, D]
+            self._cache.advance(width)
+            scores, best = self._log_probabilities(out).topk(width, dim=-1)  # [k, k]
+            values = (beam_values[:, None] + scores).flatten()  # [k * k]
+            level_tokens = self._token_ids(best.flatten())
+            all_tokens.append(level_tokens)
+            all_values.append(values)
+            all_parents.append(beam.repeat_interleave(width))
+            if depth + 1 == max_depth:
+                break
+            beam_values, chosen = values.topk(width)  # [k]
+            source = chosen // width
+            beam, beam_tokens, features = chosen + n_candidates, level_tokens[chosen], out[source]
+            row_mask = torch.cat((row_mask[source], eye), dim=1)  # [k, rows + k]
+            n_candidates += width * width
+        return _best_nodes(
+            pending, torch.cat(all_tokens), torch.cat(all_values), torch.cat(all_parents), max_nodes, max_depth
+        )
+
+
+def _best_nodes(
+    pending: Tensor, tokens: Tensor, values: Tensor, parents: Tensor, max_nodes: int, max_depth: int
+) -> DraftTree:
+    """The ``max_nodes`` most valuable candidates as a tree; candidates are in order of depth.
+
+    A stable sort keeps a parent ahead of a child of equal value.
+    """
+    order = torch.sort(values, descending=True, stable=True).indices[:max_nodes]
+    kept = order.sort().values  # [N - 1]
+    old_parents = parents[kept]
+    # A parent's place among the kept; roots (-1) become node 0.
+    new_parents = torch.searchsorted(kept, old_parents) + 1
+    new_parents = torch.where(old_parents < 0, 0, new_parents)
+    root = torch.full((1,), -1, dtype=torch.long, device=tokens.device)
+    return DraftTree(
+        torch.cat((pending.reshape(1), tokens[kept])), torch.cat((root, new_parents)), max_depth
+    )
+
+
+def max_drafted_rows(tree: TreeConfig) -> int:
+    """Cache rows that one proposal may write beside the committed ones."""
+    return tree.depth * tree.branching if tree.policy == "dynamic" else max(tree.size, len(_shape_of(tree)))
+
+
+def _shape_of(tree: TreeConfig) -> Shape:
+    if tree.policy == "chain":
+        return tuple((0,) * depth for depth in range(1, tree.depth + 1))
+    return tree.shape if tree.shape is not None else FIGURE_9
+
+
+@lru_cache(maxsize=32)
+def _plan(shape: Shape, device: torch.device) -> _Plan:
+    """Everything about a fixed shape that does not depend on tokens."""
+    layout = tree_layout(shape, device)
+    parents = layout.parents.tolist()
+    levels: list[_Level] = []
+    rows_above, drafted = [0], list[int]()
+    for begin, end in layout.levels[1:]:
+        nodes = range(begin, end)
+        expanded = [node for node in nodes if node in parents]
+        drafted += expanded
+        mask = layout.ancestor_mask[expanded][:, drafted] if expanded else torch.zeros(0, 0, dtype=torch.bool)
+        levels.append(
+            _Level(
+                sources=torch.tensor([rows_above.index(parents[node]) for node in nodes], device=device),
+                ranks=layout.ranks[begin:end],
+                width=int(layout.ranks[begin:end].max()) + 1,
+                expanded=torch.tensor([node - begin for node in expanded], dtype=torch.long, device=device),
+                row_mask=mask,
+            )
+        )
+        rows_above = expanded
+    return _Plan(layout, tuple(levels))
+
+
+def draft_scorer(lm_head: nn.Module, vocabulary: Tensor | None) -> Callable[[Tensor], Tensor]:
+    """Features [R, D] -> logits [R, V'] over the draft vocabulary, or over all tokens without one."""
+    if vocabulary is None:
+        return lm_head
+    weight = getattr(lm_head, "weight", None)
+    if isinstance(weight, Tensor) and weight.ndim == 2 and weight.is_floating_point():
+        rows = weight.detach()[vocabulary].contiguous()  # [V', D]
+        bias = getattr(lm_head, "bias", None)
+        picked = bias.detach()[vocabulary] if isinstance(bias, Tensor) else None
+        return lambda features: F.linear(features, rows, picked)
+    return lambda features: lm_head(features)[..., vocabulary]  # quantized: score all, keep some
+
+
+__all__ = ["EagleDrafter", "draft_scorer", "max_drafted_rows"]

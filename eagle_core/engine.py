@@ -1,0 +1,406 @@
+"""The one loop: propose a tree, check it with the target, keep what the target agrees with.
+
+Plain decoding is the same loop with a drafter that proposes nothing. Token ids only, no text.
+Invariant whenever a generator yields, ends or is closed: both caches hold all tokens but the last,
+the pending one: ``cache.length == drafter.length == len(tokens) - 1``. Before the first token they
+hold the part of the prompt that was read.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from eagle_core.cache import KVCache
+from eagle_core.config import DrafterName, GenerationConfig, TreeConfig
+from eagle_core.drafters.base import Budget, Drafter
+from eagle_core.errors import ConfigError, ContextOverflow, DraftError
+from eagle_core.events import (
+    Event,
+    Finished,
+    FinishReason,
+    PrefillProgress,
+    Started,
+    StepDone,
+    TokenOut,
+    TreeView,
+)
+from eagle_core.sampling import check_finite, choose, position_noise
+from eagle_core.stats import StatsBuilder
+from eagle_core.target import Target
+from eagle_core.tree import DraftTree
+from eagle_core.verify import Verdict, verify
+
+logger = logging.getLogger(__name__)
+
+PREFILL_CHUNK = 512  # prompt tokens per forward: progress and cancelling stay quick
+NO_TREE = TreeView((), ())
+
+
+def never() -> bool:
+    """The default for ``is_cancelled``."""
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one step made final. Times in seconds.
+
+    ``n_kept`` tokens of the verdict's run were kept; ``path`` are the accepted nodes among them.
+    """
+
+    verdict: Verdict
+    depth_drafted: int
+    n_kept: int
+    draft_s: float
+    target_s: float
+    verify_s: float
+    commit_s: float
+
+    @property
+    def path(self) -> tuple[int, ...]:
+        """Accepted nodes whose tokens were kept."""
+        return self.verdict.path[: self.n_kept]
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """The kept tokens."""
+        return self.verdict.run[: self.n_kept]
+
+    @property
+    def tokens(self) -> tuple[TokenOut, ...]:
+        """The kept tokens with their origin."""
+        n_accepted = len(self.path)
+        kept = zip(self.token_ids, self.verdict.probabilities, strict=False)
+        return tuple(
+            TokenOut(token, "draft", i + 1, probability)
+            if i < n_accepted
+            else TokenOut(token, "target", 0, probability)
+            for i, (token, probability) in enumerate(kept)
+        )
+
+
+class _Clock:
+    """Seconds, after the device has done what it was asked to."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._waits = device.type != "cpu"
+
+    def __call__(self) -> float:
+        if self._waits:
+            torch.accelerator.synchronize(self._device)
+        return perf_counter()
+
+
+def step_budget(tree: TreeConfig, n_left: int, room: int) -> Budget:
+    """What the next tree may cost.
+
+    Args:
+        n_left: tokens that may still be emitted, >= 1; a path and its bonus must fit.
+        room: free rows of the cache; the pending node takes one.
+    """
+    max_depth = max(0, min(tree.depth, n_left - 1, room - 1))
+    return Budget(max_nodes=min(tree.size, room - 1) if max_depth else 0, max_depth=max_depth)
+
+
+def cut_run(run: Sequence[int], n_left: int, eos_ids: frozenset[int]) -> int:
+    """How many tokens of a run stay: through the first end-of-text token, at most ``n_left``."""
+    for i, token in enumerate(run[:n_left]):
+        if token in eos_ids:
+            return i + 1
+    return min(len(run), n_left)
+
+
+@torch.inference_mode()
+def step(
+    target: Target,
+    cache: KVCache,
+    drafter: Drafter,
+    pending: int,
+    budget: Budget,
+    config: GenerationConfig,
+    eos_ids: frozenset[int] = frozenset(),
+    n_left: int = 1 << 62,
+) -> Step:
+    """Propose, evaluate, verify, cut, commit. Nothing is committed if any of the first four fails.
+
+    Args:
+        pending: the last token decided, at position cache.length.
+        n_left: tokens that may still be emitted; the run is cut there, or after an end-of-text token.
+    Raises: DraftError when the drafter breaks its contract.
+    """
+    clock = _Clock(target.device)
+    started = clock()
+    tree = drafter.propose(torch.tensor(pending, device=target.device), budget)
+    _check_budget(tree, budget)
+    drafted = clock()
+    output = target.forward_tree(tree, cache)
+    evaluated = clock()
+    verdict = verify(tree, output.logits, cache.length + 1, config)
+    if verdict.tokens[0] != pending:
+        raise DraftError(
+            "the tree does not start at the pending token",
+            expected=str(pending),
+            got=str(verdict.tokens[0]),
+        )
+    n_kept = cut_run(verdict.run, n_left, eos_ids)
+    verified = clock()
+    _commit(target, cache, drafter, output.features, verdict, n_kept)
+    committed = clock()
+    return Step(
+        verdict=verdict,
+        depth_drafted=tree.max_depth,
+        n_kept=n_kept,
+        draft_s=drafted - started,
+        target_s=evaluated - drafted,
+        verify_s=verified - evaluated,
+        commit_s=committed - verified,
+    )
+
+
+def _check_budget(tree: DraftTree, budget: Budget) -> None:
+    if tree.n_nodes - 1 > budget.max_nodes or tree.max_depth > budget.max_depth:
+        raise DraftError(
+            "the drafter's tree is over its budget",
+            expected=f"at most {budget.max_nodes} nodes and depth {budget.max_depth}",
+            got=f"{tree.n_nodes - 1} nodes and depth {tree.max_depth}",
+        )
+
+
+def _commit(
+    target: Target,
+    cache: KVCache,
+    drafter: Drafter,
+    features: Tensor,
+    verdict: Verdict,
+    n_kept: int,
+) -> None:
+    """Commit the pending token and the kept run but its last token, which is the new pending one.
+
+    Example: path (1, 4), run (a, b, x), all 3 kept: rows 0, 1, 4 hold pending, a, b; x is pending. Cut
+    to 2 kept: rows 0, 1 hold pending, a; b is pending.
+    """
+    rows = verdict.rows[:n_kept]
+    tokens = [verdict.tokens[0], *verdict.run[: n_kept - 1], verdict.run[n_kept - 1]]
+    device = target.device
+    ids = torch.tensor(tokens, device=device)  # [K + 1]
+    if rows != tuple(range(len(rows))):
+        kept_features = features[torch.tensor(rows, device=features.device)]  # [K, D]
+    else:
+        kept_features = features[: len(rows)]  # [K, D]
+    length = cache.length
+    cache.keep(rows)
+    try:
+        drafter.commit(ids[:-1], kept_features, ids[-1])
+    except BaseException:
+        _level(cache, drafter, length)
+        raise
+
+
+def _level(cache: KVCache, drafter: Drafter, length: int) -> None:
+    """Put both caches back to a length that they had in common."""
+    cache.rewind(length)
+    if drafter.length > length:
+        drafter.rewind(length)
+
+
+def generate_tokens(
+    target: Target,
+    cache: KVCache,
+    drafter: Drafter,
+    prompt_ids: Sequence[int],
+    config: GenerationConfig,
+    tree: TreeConfig,
+    eos_ids: frozenset[int],
+    *,
+    is_cancelled: Callable[[], bool] = never,
+) -> Iterator[Event]:
+    """Answer a prompt: Started, PrefillProgress*, StepDone*, Finished.
+
+    Args:
+        cache, drafter: may hold a prefix of ``prompt_ids``, the same number of tokens each and at
+            most len(prompt_ids) - 1; it is not read again. Both hold prompt and answer but the last
+            token afterwards.
+        eos_ids: tokens that end the answer; the one that does is its last token.
+    Raises: ContextOverflow when the prompt leaves no room; ConfigError when it is empty; DraftError.
+    """
+    limit = min(target.context_length, cache.capacity)
+    _check_prompt(prompt_ids, cache, drafter, limit)
+    request = _Request(target, cache, drafter, config, tree, eos_ids, limit)
+    yield Started(
+        n_prompt_tokens=len(prompt_ids),
+        n_cached_tokens=cache.length,
+        context_length=limit,
+        drafter=cast(DrafterName, drafter.name),
+        rule=config.rule,
+        seed=config.seed,
+    )
+    for done in request.prefill(prompt_ids, is_cancelled):
+        yield PrefillProgress(done, len(prompt_ids))
+    reason: FinishReason | None = "cancelled"
+    if cache.length == len(prompt_ids):
+        yield request.first_token()
+        reason = request.finish_reason()
+        while reason is None:
+            if is_cancelled():
+                reason = "cancelled"
+                break
+            yield request.next_step()
+            reason = request.finish_reason()
+    yield Finished(
+        reason=reason,
+        n_prompt_tokens=len(prompt_ids),
+        token_ids=tuple(request.token_ids),
+        stats=request.stats.build(request.elapsed_s()),
+    )
+
+
+def _check_prompt(prompt_ids: Sequence[int], cache: KVCache, drafter: Drafter, limit: int) -> None:
+    if not prompt_ids:
+        raise ConfigError(
+            "the prompt is empty", expected="at least one token", hint="write something first"
+        )
+    if len(prompt_ids) >= limit:
+        raise ContextOverflow(
+            "the prompt leaves no room for an answer",
+            expected=f"at most {limit - 1} tokens",
+            got=f"{len(prompt_ids)} tokens",
+            hint="shorten the conversation, or load the model with a longer context",
+        )
+    assert cache.length == drafter.length, f"{cache.length} cached, {drafter.length} drafted on"
+    assert cache.length < len(prompt_ids), "the last prompt token must be read again"
+
+
+class _Request:
+    """State of one answer."""
+
+    def __init__(
+        self,
+        target: Target,
+        cache: KVCache,
+        drafter: Drafter,
+        config: GenerationConfig,
+        tree: TreeConfig,
+        eos_ids: frozenset[int],
+        limit: int,
+    ) -> None:
+        self._target, self._cache, self._drafter = target, cache, drafter
+        self._config, self._tree, self._eos_ids, self._limit = config, tree, eos_ids, limit
+        self._clock = _Clock(target.device)
+        self._started = perf_counter()
+        self._first: tuple[int, float] = (0, 0.0)
+        self.token_ids: list[int] = []
+        self.stats = StatsBuilder()
+
+    def elapsed_s(self) -> float:
+        """Seconds since the engine started on the request."""
+        return perf_counter() - self._started
+
+    def n_left(self) -> int:
+        """Tokens that may still be emitted."""
+        n_in_context = self._limit - self._cache.length - 1
+        return min(self._config.max_new_tokens - len(self.token_ids), n_in_context)
+
+    def finish_reason(self) -> FinishReason | None:
+        """Why the answer is complete, or None; called after a token."""
+        if self.token_ids[-1] in self._eos_ids:
+            return "eos"
+        if len(self.token_ids) >= self._config.max_new_tokens:
+            return "length"
+        return "context" if self.n_left() <= 0 else None
+
+    def prefill(self, prompt_ids: Sequence[int], is_cancelled: Callable[[], bool]) -> Iterator[int]:
+        """Read the prompt chunk by chunk and yield the tokens read so far, until done or cancelled."""
+        begin = self._clock()
+        ids = torch.tensor(prompt_ids, device=self._target.device)  # [T]
+        while self._cache.length < len(prompt_ids) and not is_cancelled():
+            self._read_chunk(ids)
+            self.stats.add_prefill(self._clock() - begin)
+            yield self._cache.length
+
+    @torch.inference_mode()
+    def _read_chunk(self, ids: Tensor) -> None:
+        """Commit the next chunk of the prompt ([T]) to both caches; at its end, choose a token."""
+        length = self._cache.length
+        end = min(length + PREFILL_CHUNK, ids.shape[0])
+        try:
+            output = self._target.prefill_chunk(ids[length:end], self._cache)
+            next_token = ids[end] if end < ids.shape[0] else self._choose_first(output.logits, end)
+            self._drafter.commit(ids[length:end], output.features, next_token)
+        except BaseException:
+            _level(self._cache, self._drafter, length)
+            raise
+
+    def _choose_first(self, logits: Tensor, position: int) -> Tensor:
+        """The answer's first token ([] i64), at ``position``, from logits [1, V]."""
+        noise = position_noise(self._config.seed, position, 1).to(logits.device)
+        token, probability = choose(logits, noise, self._config)
+        self._first = int(token), float(probability)
+        check_finite([self._first[1]])
+        return token[0].to(self._target.device)
+
+    def first_token(self) -> StepDone:
+        """Emit the token that the prefill chose."""
+        token, probability = self._first
+        self.token_ids.append(token)
+        time_s = self.elapsed_s()
+        self.stats.add_emission(1, time_s)
+        return StepDone(0, NO_TREE, (), (TokenOut(token, "target", 0, probability),), time_s)
+
+    def next_step(self) -> StepDone:
+        """Take one step and emit its tokens."""
+        n_left = self.n_left()
+        budget = step_budget(self._tree, n_left, self._cache.room)
+        done = step(
+            self._target,
+            self._cache,
+            self._drafter,
+            self.token_ids[-1],
+            budget,
+            self._config,
+            self._eos_ids,
+            n_left,
+        )
+        self.token_ids.extend(done.token_ids)
+        time_s = self.elapsed_s()
+        verdict = done.verdict
+        times = {
+            "draft_s": done.draft_s,
+            "target_s": done.target_s,
+            "verify_s": done.verify_s,
+            "commit_s": done.commit_s,
+        }
+        self.stats.add_step(
+            n_drafted=len(verdict.tokens) - 1,
+            depth_drafted=done.depth_drafted,
+            n_accepted=len(done.path),
+            **times,
+        )
+        self.stats.add_emission(done.n_kept, time_s)
+        logger.debug("step: %d drafted, %d kept", len(verdict.tokens) - 1, done.n_kept)
+        return StepDone(
+            index=self.stats.n_steps,
+            tree=TreeView(verdict.tokens, verdict.parents),
+            path=done.path,
+            tokens=done.tokens,
+            time_s=time_s,
+            **times,
+        )
+
+
+__all__ = [
+    "PREFILL_CHUNK",
+    "Step",
+    "cut_run",
+    "generate_tokens",
+    "never",
+    "step",
+    "step_budget",
+]

@@ -1,0 +1,140 @@
+"""Every error a user can meet: what happened, what was expected, and what to do about it.
+
+EagleError
+  ConfigError                  a setting or an argument is wrong
+  ModelError                   the base model or the head cannot be used
+    ModelNotFound              no such Hub id, folder or file
+    DownloadError              a download failed; nothing half-written is left behind
+    GatedRepo                  the Hub wants an accepted licence and a token
+    IncompatibleHead           the head does not fit the base
+    CheckpointMismatch         a file's content is not what it should be
+    NoChatTemplate             the tokenizer cannot format a chat
+  ResourceError                the machine has too little of something
+    OutOfMemory  ContextOverflow  DiskFull
+  DraftError                   a drafter broke its contract
+  Cancelled                    the user stopped the work
+"""
+
+from __future__ import annotations
+
+
+class EagleError(Exception):
+    """Base of the tree. ``str(error)`` is one sentence; ``hint`` is the next step for the user."""
+
+    code = "error"
+
+    def __init__(self, message: str, *, expected: str = "", got: str = "", hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.expected = expected
+        self.got = got
+        self.hint = hint
+
+    def __str__(self) -> str:
+        text = self.message
+        if self.expected or self.got:
+            text += f" (expected {self.expected or 'something else'}; got {self.got or 'nothing'})"
+        return f"{text}. {self.hint}" if self.hint else text
+
+
+class ConfigError(EagleError):
+    """A setting or an argument is wrong."""
+
+    code = "bad-config"
+
+
+class ModelError(EagleError):
+    """The base model or the head cannot be used."""
+
+    code = "model"
+
+
+class ModelNotFound(ModelError):
+    """No such Hub id, folder or file."""
+
+    code = "model-not-found"
+
+
+class DownloadError(ModelError):
+    """A download failed; nothing half-written is left behind."""
+
+    code = "download"
+
+
+class GatedRepo(ModelError):
+    """The Hub wants an accepted licence and a token."""
+
+    code = "gated-repo"
+
+
+class IncompatibleHead(ModelError):
+    """The head does not fit the base."""
+
+    code = "incompatible-head"
+
+
+class CheckpointMismatch(ModelError):
+    """A file's content is not what it should be."""
+
+    code = "checkpoint-mismatch"
+
+
+class NoChatTemplate(ModelError):
+    """The tokenizer cannot format a chat."""
+
+    code = "no-chat-template"
+
+
+class ResourceError(EagleError):
+    """The machine has too little of something."""
+
+    code = "resource"
+
+
+class OutOfMemory(ResourceError):
+    """Not enough memory on the device."""
+
+    code = "out-of-memory"
+
+
+class ContextOverflow(ResourceError):
+    """The prompt leaves no room in the model's context."""
+
+    code = "context-overflow"
+
+
+class DiskFull(ResourceError):
+    """Not enough disk space."""
+
+    code = "disk-full"
+
+
+class DraftError(EagleError):
+    """A drafter broke its contract."""
+
+    code = "draft"
+
+
+class Cancelled(EagleError):
+    """The user stopped the work."""
+
+    code = "cancelled"
+
+
+__all__ = [
+    "Cancelled",
+    "CheckpointMismatch",
+    "ConfigError",
+    "ContextOverflow",
+    "DiskFull",
+    "DownloadError",
+    "DraftError",
+    "EagleError",
+    "GatedRepo",
+    "IncompatibleHead",
+    "ModelError",
+    "ModelNotFound",
+    "NoChatTemplate",
+    "OutOfMemory",
+    "ResourceError",
+]

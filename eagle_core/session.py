@@ -1,0 +1,334 @@
+"""A loaded model with its drafter, its caches and its queue: what app, CLI and benchmark talk to.
+
+The boundary where exceptions become ``Failed`` events. Caches outlive a request, so that the next turn of a
+chat only reads what is new.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypedDict
+
+import torch
+from jinja2.exceptions import TemplateError
+
+from eagle_core.config import DraftConfig, GenerationConfig, LoadConfig
+from eagle_core.drafters.base import Drafter
+from eagle_core.drafters.eagle import EagleDrafter
+from eagle_core.drafters.none import NoDrafter
+from eagle_core.engine import generate_tokens
+from eagle_core.errors import ConfigError, EagleError, NoChatTemplate, OutOfMemory
+from eagle_core.events import Event, Failed, Finished, Notice, Queued, StepDone
+from eagle_core.heads.eagle1 import Eagle1Head
+from eagle_core.loading import LoadedBase, head_source, load_base, load_head
+from eagle_core.queueing import TicketQueue
+from eagle_core.stats import Stats
+from eagle_core.target import Target
+from eagle_core.text import TextStream
+
+logger = logging.getLogger(__name__)
+
+TREE_ROOM = 257  # cache rows for the largest tree that the settings allow, pending node included
+POLL_S = 0.1
+
+
+class Message(TypedDict):
+    """One turn of a chat."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionInfo:
+    """What is loaded."""
+
+    base: str
+    head: str | None
+    dtype: str
+    device: str
+    context_length: int
+    n_parameters: int
+    n_head_parameters: int
+
+
+class Session:
+    """One base model, one head or none, one request at a time.
+
+    Args:
+        base: a loaded base model.
+        head: a head that fits it, or None: then every answer is decoded plainly, and says so.
+        head_name: how the head is called.
+    """
+
+    def __init__(self, base: LoadedBase, head: Eagle1Head | None, head_name: str | None = None) -> None:
+        self._tokenizer: Any = base.tokenizer
+        self._target = Target(base.model, base.context_length)
+        self._cache = self._target.new_cache(self._target.context_length + TREE_ROOM)
+        self._head = head.to(self._target.device, self._target.dtype).eval() if head is not None else None
+        self._eagle: EagleDrafter | None = None
+        self._eos_ids = self._target.eos_ids(base.tokenizer)
+        self._hidden_ids = self._eos_ids | frozenset(self._tokenizer.all_special_ids)
+        self._cached_ids: list[int] = []
+        self._queue = TicketQueue()
+        self.info = SessionInfo(
+            base=base.name,
+            head=head_name,
+            dtype=str(self._target.dtype).removeprefix("torch."),
+            device=str(self._target.device),
+            context_length=self._target.context_length,
+            n_parameters=sum(p.numel() for p in base.model.parameters()),
+            n_head_parameters=sum(p.numel() for p in head.parameters()) if head is not None else 0,
+        )
+
+    @classmethod
+    def open(cls, config: LoadConfig, on_event: Callable[[Event], None] | None = None) -> Session:
+        """Fetch what is missing, load it, and be ready.
+
+        Args: on_event: gets DownloadProgress and LoadProgress.
+        Raises: ModelError, ResourceError or ConfigError, each with a hint.
+        """
+        report = on_event if on_event is not None else _ignore
+        base = load_base(config, report)
+        source = head_source(config)
+        head = load_head(source, base.model.config, config, report) if source is not None else None
+        return cls(base, head, source if head is not None else None)
+
+    @property
+    def tokenizer(self) -> Any:
+        """The base's tokenizer."""
+        return self._tokenizer
+
+    @property
+    def target(self) -> Target:
+        """The base model as the loop sees it."""
+        return self._target
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of plain text, without a chat template."""
+        return list(self._tokenizer(text).input_ids)
+
+    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
+        """Token ids of a chat in the model's own template, ready for the answer.
+
+        Raises: NoChatTemplate when the model has none; ConfigError when it refuses these messages.
+        """
+        if getattr(self._tokenizer, "chat_template", None) is None:
+            raise NoChatTemplate(
+                f"{self.info.base} has no chat template",
+                expected="an instruct or chat model",
+                got="a base model",
+                hint="choose an instruct model, or use `eagle-chat generate --raw`",
+            )
+        try:
+            text = self._tokenizer.apply_chat_template(
+                list(messages), add_generation_prompt=True, tokenize=False
+            )
+        except TemplateError as error:
+            raise ConfigError(
+                f"{self.info.base}'s chat template refuses these messages",
+                expected="turns that the template knows",
+                got=str(error),
+                hint="leave the system prompt empty, and let user and assistant take turns",
+            ) from error
+        return list(self._tokenizer(text, add_special_tokens=False).input_ids)
+
+    def token_text(self, token_id: int) -> str:
+        """One token for the eye; bytes that are no whole character are shown in the vocabulary's spelling."""
+        text = str(self._tokenizer.decode([token_id]))
+        if "\ufffd" in text or not text:
+            return str(self._tokenizer.convert_ids_to_tokens(token_id))
+        return text
+
+    def chat(
+        self,
+        messages: Sequence[Message],
+        generation: GenerationConfig,
+        draft: DraftConfig,
+        *,
+        cancel: threading.Event | None = None,
+    ) -> Iterator[Event]:
+        """Answer a chat; see :meth:`generate`."""
+        try:
+            prompt_ids = self.encode_chat(messages)
+        except EagleError as error:
+            yield _failed(error)
+            return
+        yield from self.generate(prompt_ids, generation, draft, cancel=cancel)
+
+    def generate(
+        self,
+        prompt_ids: Sequence[int],
+        generation: GenerationConfig,
+        draft: DraftConfig,
+        *,
+        cancel: threading.Event | None = None,
+    ) -> Iterator[Event]:
+        """Continue a prompt; waits for its turn first.
+
+        Yields: Queued*, Started, PrefillProgress*, then StepDone and TextDelta, and last Finished or Failed.
+            Never raises; closing the iterator early frees the engine and leaves the caches valid.
+        """
+        cancelled = cancel if cancel is not None else threading.Event()
+        ticket = self._queue.enter()
+        try:
+            shown = 0
+            while ahead := self._queue.wait(ticket, POLL_S):
+                if ahead != shown:
+                    shown = ahead
+                    yield Queued(ahead)
+                if cancelled.is_set():
+                    yield Finished("cancelled", len(prompt_ids), (), Stats())
+                    return
+            yield from self._guarded(list(prompt_ids), generation, draft, cancelled)
+        finally:
+            self._queue.leave(ticket)
+
+    def forget(self) -> None:
+        """Drop the cached prompt, so that the next request reads its whole prompt anew."""
+        ticket = self._queue.enter()
+        try:
+            while self._queue.wait(ticket, POLL_S):
+                pass
+            self._reset()
+        finally:
+            self._queue.leave(ticket)
+
+    def close(self) -> None:
+        """Forget everything and let go of the caches' memory."""
+        self.forget()
+        self._eagle = None
+        self._cache = self._target.new_cache(self._target.context_length + TREE_ROOM)
+
+    def _guarded(
+        self, prompt_ids: list[int], generation: GenerationConfig, draft: DraftConfig, cancel: threading.Event
+    ) -> Iterator[Event]:
+        """The boundary: whatever goes wrong becomes one Failed event, and the caches start afresh."""
+        try:
+            yield from self._answer(prompt_ids, generation, draft, cancel)
+        except EagleError as error:
+            logger.info("request failed: %s", error.code)
+            self._reset()
+            yield _failed(error)
+        except (MemoryError, torch.OutOfMemoryError):
+            logger.exception("out of memory")
+            self._reset()
+            yield _failed(
+                OutOfMemory(
+                    "the device ran out of memory",
+                    hint="use a shorter context, a smaller tree or another precision",
+                )
+            )
+        except Exception:
+            logger.exception("request failed")
+            self._reset()
+            yield Failed(
+                "internal", "something went wrong inside the engine", "try again; the log has the details"
+            )
+
+    def _answer(
+        self, prompt_ids: list[int], generation: GenerationConfig, draft: DraftConfig, cancel: threading.Event
+    ) -> Iterator[Event]:
+        _check_prompt(prompt_ids, self._target.vocab_size)
+        if draft.drafter == "eagle" and self._head is None:
+            yield Notice("warning", f"no EAGLE head is known for {self.info.base}: decoding plainly")
+        drafter = self._prepare(prompt_ids, draft)
+        stream = TextStream(self._tokenizer, self._hidden_ids)
+        ids = list(prompt_ids)
+        events = generate_tokens(
+            self._target, self._cache, drafter, prompt_ids, generation, draft.tree, self._eos_ids,
+            is_cancelled=cancel.is_set,
+        )  # fmt: skip
+        try:
+            for event in events:
+                if isinstance(event, Finished) and (tail := stream.flush()) is not None:
+                    yield tail
+                if isinstance(event, StepDone):
+                    ids += [token.id for token in event.tokens]
+                yield event
+                if isinstance(event, StepDone) and (delta := stream.feed(event.tokens)) is not None:
+                    yield delta
+        finally:
+            _close(events)
+            self._settle(ids, drafter)
+
+    def _prepare(self, prompt_ids: list[int], draft: DraftConfig) -> Drafter:
+        """The drafter for a request, it and the cache holding the rows that the prompt shares with the last.
+
+        One token of the shared prefix is read again: its feature is needed beside the first new token
+        (the head's row i depends on token i + 1).
+        """
+        shared = 0
+        for cached, wanted in zip(self._cached_ids, prompt_ids, strict=False):
+            if cached != wanted:
+                break
+            shared += 1
+        keep = max(0, shared - 1)
+        if draft.drafter == "none" or self._head is None:
+            if self._eagle is not None:
+                self._eagle.reset()
+            self._cache.rewind(keep)
+            return NoDrafter(keep)
+        if self._eagle is None:
+            self._eagle = EagleDrafter(
+                self._head, self._target.embed, self._target.model.get_output_embeddings(),
+                draft.tree, self._target.context_length + 1,
+            )  # fmt: skip
+        self._eagle.configure(draft.tree)
+        keep = min(keep, self._eagle.length)
+        self._eagle.rewind(keep)
+        self._cache.rewind(keep)
+        return self._eagle
+
+    def _settle(self, ids: list[int], drafter: Drafter) -> None:
+        """After a request, however it ended: caches of equal length, and the ids that they hold."""
+        length = min(self._cache.length, len(ids))
+        if isinstance(drafter, EagleDrafter):
+            length = min(length, drafter.length)
+            drafter.rewind(length)
+        self._cache.rewind(length)
+        self._cached_ids = ids[:length]
+
+    def _reset(self) -> None:
+        self._cache.reset()
+        self._cached_ids = []
+        if self._eagle is not None:
+            self._eagle.reset()
+
+
+def _check_prompt(prompt_ids: Sequence[int], vocab_size: int) -> None:
+    if not prompt_ids:
+        raise ConfigError(
+            "the prompt is empty", expected="at least one token", got="none", hint="write something first"
+        )
+    worst = max(prompt_ids)
+    if worst >= vocab_size or min(prompt_ids) < 0:
+        raise ConfigError(
+            "the prompt holds a token that the model does not know",
+            expected=f"ids below {vocab_size}",
+            got=str(worst),
+            hint="the tokenizer belongs to another model",
+        )
+
+
+def _failed(error: EagleError) -> Failed:
+    message = error.message
+    if error.expected or error.got:
+        message += f" (expected {error.expected or 'something else'}; got {error.got or 'nothing'})"
+    return Failed(error.code, message, error.hint)
+
+
+def _close(events: Iterator[Event]) -> None:
+    close = getattr(events, "close", None)
+    if close is not None:
+        close()
+
+
+def _ignore(_: Event) -> None:
+    return None
+
+
+__all__ = ["Message", "Session", "SessionInfo"]

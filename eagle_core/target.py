@@ -1,0 +1,314 @@
+"""The base model, seen as prefill and tree forwards: the only file that knows transformers' internals.
+
+The model is called through its public forward, so quantised layers, logit softcaps and multi-device
+placement stay its own business. Features are the hidden states after the final norm, right before
+the LM head (arXiv 2401.15077, 3.1). Forwards write their rows behind the committed ones of the cache;
+``prefill_chunk`` commits them, ``forward_tree`` leaves that to the caller.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from eagle_core.cache import KVCache
+from eagle_core.errors import ConfigError, ModelError
+from eagle_core.tree import DraftTree
+
+DEFAULT_CONTEXT_LENGTH = 8192  # longest context when none is asked for; long caches cost memory
+_KNOWN_LAYERS = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
+_KNOWN_ATTENTION = frozenset({"sdpa", "eager"})
+
+Sees = Callable[[Tensor, Tensor], Tensor]  # (query positions, key positions) -> bool, broadcast
+
+
+@dataclass(frozen=True, slots=True)
+class TargetOutput:
+    """``logits`` [R, V] and ``features`` [T, D]; R is T for a tree and 1 for a prefill chunk."""
+
+    logits: Tensor
+    features: Tensor
+
+
+class Target:
+    """A causal language model of transformers that can check trees.
+
+    Args:
+        model: the model, in eval mode, with sdpa or eager attention.
+        context_length: longest prompt plus answer in tokens; None: the model's own, at most 8192.
+    Raises:
+        ModelError: the model keeps state that no tree forward can undo, or its attention takes no mask.
+        ConfigError: context_length is beyond the model's own.
+    """
+
+    def __init__(self, model: PreTrainedModel, context_length: int | None = None) -> None:
+        self.model = model
+        self._config: Any = model.config.get_text_config()
+        self._layer_types = _check_model(model, self._config)
+        self.context_length = _context_length(self._config, context_length)
+        self.hidden_size = int(self._config.hidden_size)
+        self.vocab_size = int(self._config.vocab_size)
+        self.n_layers = int(self._config.num_hidden_layers)
+        parameters = inspect.signature(model.forward).parameters
+        self._cache_argument = "cache" if "cache" in parameters else "past_key_values"
+        self._keeps_logits = "logits_to_keep" in parameters
+        self._embedding = _module(model, "get_input_embeddings")
+        self._lm_head = _module(model, "get_output_embeddings")
+        self._decoder = _module(model, "get_decoder")
+        self._mask = _MaskBuffer(self.dtype, self.device)
+
+    @property
+    def device(self) -> torch.device:
+        """Where token ids go in."""
+        weight = next(self._embedding.parameters())
+        return weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of activations and cache."""
+        return self.model.dtype
+
+    @torch.inference_mode()
+    def embed(self, ids: Tensor) -> Tensor:
+        """Embeddings [..., D] of ids [...], as the model itself feeds them to its first layer."""
+        embedded: Tensor = self._embedding(ids)
+        return embedded
+
+    @torch.inference_mode()
+    def lm_head(self, features: Tensor) -> Tensor:
+        """Scores [..., V] of features [..., D] by the LM head alone, without a softcap or scale."""
+        scores: Tensor = self._lm_head(features)
+        return scores
+
+    def new_cache(self, capacity: int | None = None) -> KVCache:
+        """An empty cache for ``capacity`` rows (None: the context length)."""
+        return KVCache(self.n_layers, capacity or self.context_length)
+
+    @torch.inference_mode()
+    def prefill_chunk(self, ids: Tensor, cache: KVCache) -> TargetOutput:
+        """Read prompt tokens and commit their rows.
+
+        Args: ids: [T] i64, at positions cache.length .. cache.length + T - 1.
+        Returns: logits [1, V] of the last token, features [T, D].
+        """
+        _check_ids(ids)
+        n_tokens = ids.shape[0]
+        ids = ids.to(self.device)
+        positions = torch.arange(cache.length, cache.length + n_tokens, device=ids.device)  # [T]
+        output = self._forward(ids, positions, None, cache, n_logits=1)
+        cache.advance(n_tokens)
+        return output
+
+    @torch.inference_mode()
+    def forward_tree(self, tree: DraftTree, cache: KVCache) -> TargetOutput:
+        """Evaluate every node of a tree at once; its N rows stay uncommitted in the cache.
+
+        A one-node tree takes the model's ordinary path, with no mask.
+        Returns: logits [N, V], features [N, D].
+        """
+        device = self.device
+        tokens = tree.tokens.to(device)  # [N]
+        if tree.n_nodes == 1:
+            positions = torch.full((1,), cache.length, dtype=torch.int64, device=device)
+            return self._forward(tokens, positions, None, cache, n_logits=1)
+        positions = tree.depths.to(device) + cache.length  # [N]
+        mask = self._tree_mask(tree.ancestor_mask.to(device), positions, tree.max_depth, cache)
+        return self._forward(tokens, positions, mask, cache, n_logits=tree.n_nodes)
+
+    def _forward(
+        self, ids: Tensor, positions: Tensor, mask: Any, cache: KVCache, *, n_logits: int
+    ) -> TargetOutput:
+        """ids [T], positions [T] -> logits [n_logits, V], features [T, D]."""
+        captured: list[Tensor] = []
+
+        def capture(_module: nn.Module, _inputs: Any, output: Any) -> None:
+            captured.append(output[0])
+
+        arguments: dict[str, Any] = {self._cache_argument: cache}
+        if self._keeps_logits:
+            arguments["logits_to_keep"] = n_logits
+        handle = self._decoder.register_forward_hook(capture)
+        try:
+            output = self.model(
+                input_ids=ids.unsqueeze(0),
+                attention_mask=mask,
+                position_ids=positions.unsqueeze(0),
+                use_cache=True,
+                **arguments,
+            )
+        finally:
+            handle.remove()
+        return TargetOutput(output.logits[0, -n_logits:], captured[0][0])
+
+    def _tree_mask(
+        self, ancestors: Tensor, positions: Tensor, max_depth: int, cache: KVCache
+    ) -> Tensor | dict[str, Tensor]:
+        """Additive mask(s) [1, 1, N, length + N]: all committed rows, and ancestors or self."""
+        full = self._mask.write(ancestors, cache.length, cache.capacity)  # [1, 1, N, S]
+        masks: dict[str, Tensor] = {}
+        for kind in self._layer_types or (_uniform_kind(self._config),):
+            sees = _visibility(self._config, kind, cache.length + max_depth)
+            masks[kind] = full if sees is None else _limit(full, positions, cache.length, sees)
+        return masks if self._layer_types else next(iter(masks.values()))
+
+    def eos_ids(self, tokenizer: Any = None) -> frozenset[int]:
+        """Tokens that end an answer, by the generation config and the tokenizer."""
+        generation = getattr(self.model, "generation_config", None)
+        ids = getattr(generation, "eos_token_id", None)
+        ids = self._config.eos_token_id if ids is None else ids
+        found = set(ids) if isinstance(ids, (list, tuple)) else {ids}
+        found.add(getattr(tokenizer, "eos_token_id", None))
+        return frozenset(int(token) for token in found if token is not None)
+
+
+class _MaskBuffer:
+    """One reusable additive mask: only the tree's own columns are rewritten from step to step."""
+
+    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
+        self._hidden = torch.finfo(dtype).min
+        self._buffer = torch.zeros((0, 0), dtype=dtype, device=device)
+        self._dirty = slice(0, 0)
+
+    def write(self, ancestors: Tensor, length: int, capacity: int) -> Tensor:
+        """[N, N] bool -> [1, 1, N, length + N] additive; a view that the next call overwrites."""
+        n_nodes = ancestors.shape[0]
+        end = length + n_nodes
+        n_rows, n_columns = self._buffer.shape
+        if n_nodes > n_rows or max(end, capacity) > n_columns:
+            shape = (max(n_nodes, n_rows), max(end, capacity, n_columns))
+            self._buffer = self._buffer.new_zeros(shape)
+        else:
+            self._buffer[:, self._dirty] = 0
+        self._dirty = slice(length, end)
+        self._buffer[:n_nodes, length:end].masked_fill_(~ancestors, self._hidden)
+        return self._buffer[None, None, :n_nodes, :end]
+
+
+def _limit(full: Tensor, positions: Tensor, length: int, sees: Sees) -> Tensor:
+    """``full`` [1, 1, N, S] without the keys that lie outside a layer's window; a new tensor."""
+    keys = torch.arange(length, device=positions.device)  # [length]
+    keys = torch.cat((keys, positions))  # [S]
+    return full.masked_fill(~sees(positions.unsqueeze(1), keys), torch.finfo(full.dtype).min)
+
+
+def _uniform_kind(config: Any) -> str:
+    """Kind of all layers of a model that does not list them."""
+    if getattr(config, "sliding_window", None) is not None:
+        return "sliding_attention"
+    if getattr(config, "attention_chunk_size", None) is not None:
+        return "chunked_attention"
+    return "full_attention"
+
+
+def _visibility(config: Any, kind: str, last_position: int) -> Sees | None:
+    """Which keys a layer of this kind sees; None when its window hides nothing yet."""
+    if kind == "sliding_attention":
+        window = int(config.sliding_window)
+        return None if last_position < window else lambda query, key: key > query - window
+    if kind == "chunked_attention":
+        chunk = int(config.attention_chunk_size)
+        return None if last_position < chunk else lambda query, key: key // chunk == query // chunk
+    return None
+
+
+def _module(model: PreTrainedModel, getter: str) -> nn.Module:
+    """Raises: ModelError when the model lacks the part that ``getter`` names."""
+    part = getattr(model, getter)()
+    if not isinstance(part, nn.Module):
+        raise ModelError(
+            "the model is no causal language model",
+            expected="embeddings, a decoder and an LM head",
+            got=f"{type(model).__name__} without {getter}",
+            hint="choose a text generation model",
+        )
+    return part
+
+
+def _check_model(model: PreTrainedModel, config: Any) -> tuple[str, ...]:
+    """The kinds of layers that the model lists, () when it lists none.
+
+    Raises: ModelError when a tree forward could not be right.
+    """
+    kinds = tuple(sorted(set(getattr(config, "layer_types", None) or ())))
+    unknown = sorted(set(kinds) - _KNOWN_LAYERS)
+    if unknown or getattr(model, "_is_stateful", False) or config.is_encoder_decoder:
+        raise ModelError(
+            "this architecture keeps state that cannot be taken back after a rejected draft",
+            expected="a decoder with full, sliding or chunked attention",
+            got=", ".join(unknown) or type(model).__name__,
+            hint="choose a model without recurrent or linear attention layers",
+        )
+    attention = getattr(config, "_attn_implementation", None)
+    if attention not in _KNOWN_ATTENTION:
+        raise ModelError(
+            "this attention implementation takes no tree mask",
+            expected=" or ".join(sorted(_KNOWN_ATTENTION)),
+            got=str(attention),
+            hint="load the model with attn_implementation='sdpa'",
+        )
+    return kinds
+
+
+def _context_length(config: Any, asked: int | None) -> int:
+    own = getattr(config, "max_position_embeddings", None)
+    if asked is None:
+        return min(int(own or DEFAULT_CONTEXT_LENGTH), DEFAULT_CONTEXT_LENGTH)
+    if own is not None and asked > own:
+        raise ConfigError(
+            "the context length is beyond what the model was made for",
+            expected=f"at most {own}",
+            got=str(asked),
+            hint="choose a shorter context or another model",
+        )
+    return asked
+
+
+def _check_ids(ids: Tensor) -> None:
+    if ids.ndim != 1 or ids.dtype != torch.int64 or ids.shape[0] == 0:
+        raise ConfigError(
+            "token ids have the wrong form",
+            expected="[T] int64, T >= 1",
+            got=f"{list(ids.shape)} {ids.dtype}",
+        )
+
+
+def self_check(target: Target, seed: int, *, n_prompt: int = 24, n_drafted: int = 12) -> float:
+    """Compare a random tree's forward with the sequential forward of each of its paths.
+
+    Returns: the largest absolute difference between logits. Float32: about 1e-5; bfloat16: about
+        0.1 to 0.5; an architecture that cannot check trees: far more.
+    """
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(high: int, count: int) -> Tensor:
+        return torch.randint(high, (count,), generator=generator)
+
+    prompt = draw(target.vocab_size, n_prompt)
+    parents = [-1, *(int(draw(node, 1)) for node in range(1, n_drafted + 1))]
+    depths = [0]
+    for parent in parents[1:]:
+        depths.append(depths[parent] + 1)
+    tokens = draw(target.vocab_size, n_drafted + 1)
+    tree = DraftTree(tokens, torch.tensor(parents), max(depths))
+    n_rows = n_prompt + n_drafted + 1
+    cache = target.new_cache(n_rows)
+    target.prefill_chunk(prompt, cache)
+    logits = target.forward_tree(tree, cache).logits.float()  # [N, V]
+    difference = 0.0
+    for leaf in set(range(len(parents))) - set(parents):
+        path = tree.ancestor_mask[leaf].nonzero().flatten().tolist()  # root to leaf
+        cache.rewind(n_prompt)
+        for node in path:
+            alone = target.forward_tree(DraftTree.single(tokens[node]), cache).logits.float()
+            cache.advance(1)
+            difference = max(difference, float((alone[0] - logits[node]).abs().max()))
+    return difference
+
+
+__all__ = ["DEFAULT_CONTEXT_LENGTH", "Target", "TargetOutput", "self_check"]

@@ -1,0 +1,214 @@
+"""Draft trees, given by parents: a chain, a fixed shape and a grown tree are all the same thing.
+
+Node 0 is the *pending* token: decided, but not yet in the target's KV cache. Every other node is a
+drafted token that follows its parent. Knows nothing of models, caches or acceptance.
+
+Index example: tokens [7, 3, 5, 9], parents [-1, 0, 0, 1] say that after 7 come 3 or 5, and
+after 7 3 comes 9; depths are [0, 1, 1, 2], and node 3 attends to nodes 0, 1 and 3.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from eagle_core.config import Shape, check_shape
+from eagle_core.errors import DraftError
+
+
+@dataclass(frozen=True, eq=False)
+class DraftTree:
+    """A tree of N candidate tokens.
+
+    ``max_depth`` is a host integer, so that neither the mask nor the loop has to ask the device.
+    Drafters that reuse a shape may pass its mask and depths instead of having them computed.
+
+    Raises: DraftError when a tensor has the wrong shape or dtype.
+    """
+
+    tokens: Tensor  # [N] i64
+    parents: Tensor  # [N] i64; parents[0] = -1, parents[i] < i
+    max_depth: int
+    known_mask: Tensor | None = None  # [N, N] bool
+    known_depths: Tensor | None = None  # [N] i64
+
+    def __post_init__(self) -> None:
+        tokens, parents = self.tokens, self.parents
+        if tokens.ndim != 1 or tokens.shape != parents.shape or tokens.shape[0] == 0:
+            raise DraftError(
+                "a tree's tokens and parents do not belong together",
+                expected="[N] and [N], N >= 1",
+                got=f"{list(tokens.shape)} and {list(parents.shape)}",
+            )
+        if tokens.dtype != torch.int64 or parents.dtype != torch.int64:
+            raise DraftError(
+                "a tree's tokens and parents are no 64-bit integers",
+                expected="int64 and int64",
+                got=f"{tokens.dtype} and {parents.dtype}",
+            )
+
+    @classmethod
+    def single(cls, pending: Tensor) -> DraftTree:
+        """The pending token ([] i64) alone: plain decoding."""
+        parents = torch.full((1,), -1, dtype=torch.int64, device=pending.device)  # [1]
+        return cls(pending.reshape(1), parents, 0)
+
+    @classmethod
+    def chain(cls, pending: Tensor, tokens: Tensor) -> DraftTree:
+        """One path: ``tokens`` ([K] i64) after the pending token ([] i64)."""
+        n_drafted = tokens.shape[0]
+        parents = torch.arange(-1, n_drafted, device=tokens.device)  # [K + 1]
+        return cls(torch.cat((pending.reshape(1), tokens)), parents, n_drafted)
+
+    @property
+    def n_nodes(self) -> int:
+        """Nodes, the pending one included."""
+        return self.tokens.shape[0]
+
+    @cached_property
+    def ancestor_mask(self) -> Tensor:
+        """[N, N] bool: row i is True at i and at all its ancestors; ``max_depth`` tensor rounds."""
+        if self.known_mask is not None:
+            return self.known_mask
+        mask = torch.eye(self.n_nodes, dtype=torch.bool, device=self.parents.device)  # [N, N]
+        parents = self.parents.clamp(min=0)  # [N]; the root is taken as its own parent
+        ancestors = parents
+        for _ in range(self.max_depth):
+            mask.scatter_(1, ancestors.unsqueeze(1), True)
+            ancestors = parents[ancestors]
+        return mask
+
+    @cached_property
+    def depths(self) -> Tensor:
+        """[N] i64: drafted tokens from the pending node to each node; 0 for the pending node."""
+        if self.known_depths is not None:
+            return self.known_depths
+        return self.ancestor_mask.sum(dim=1) - 1
+
+    def validate(self) -> None:
+        """Check what the type cannot say; reads the device, so it is for tests and debugging.
+
+        Raises: DraftError naming what is wrong.
+        """
+        parents, tokens = self.parents.tolist(), self.tokens.tolist()
+        depths = check_parents(parents, self.max_depth)
+        if len(set(zip(parents, tokens, strict=True))) != len(tokens):
+            raise DraftError(
+                "two siblings hold the same token",
+                expected="distinct siblings",
+                got=f"{tokens} {parents}",
+            )
+        if self.depths.tolist() != depths:
+            raise DraftError(
+                "the given depths are wrong", expected=str(depths), got=str(self.depths.tolist())
+            )
+        bare = DraftTree(self.tokens, self.parents, self.max_depth)
+        if self.ancestor_mask.dtype != torch.bool or not torch.equal(
+            self.ancestor_mask, bare.ancestor_mask
+        ):
+            raise DraftError(
+                "the given mask is wrong", expected="ancestors or self, bool", got="another mask"
+            )
+
+
+def check_parents(parents: list[int], max_depth: int) -> list[int]:
+    """Check a tree's parents on the host and return every node's depth.
+
+    Raises: DraftError when the parents are no tree or the depth is not ``max_depth``.
+    """
+    if not parents or parents[0] != -1:
+        raise DraftError("node 0 is not the root", expected="parents[0] = -1", got=str(parents[:1]))
+    depths = [0]
+    for node in range(1, len(parents)):
+        parent = parents[node]
+        if not 0 <= parent < node:
+            raise DraftError(
+                f"node {node} does not come after its parent",
+                expected=f"0 to {node - 1}",
+                got=str(parent),
+            )
+        depths.append(depths[parent] + 1)
+    if max(depths) != max_depth:
+        raise DraftError(
+            "the tree's depth is not the one it states",
+            expected=str(max_depth),
+            got=str(max(depths)),
+        )
+    return depths
+
+
+@dataclass(frozen=True, eq=False)
+class TreeLayout:
+    """A fixed shape, ready for use: nodes in order of depth, node 0 the pending token.
+
+    ``ranks[i]`` is the place of node i among the children its parent could have (0: the likeliest).
+    ``levels[d]`` are the nodes of depth d as a half-open range, so ``levels[0] == (0, 1)``.
+    """
+
+    parents: Tensor  # [N] i64
+    ranks: Tensor  # [N] i64; 0 for the pending node
+    depths: Tensor  # [N] i64
+    ancestor_mask: Tensor  # [N, N] bool
+    levels: tuple[tuple[int, int], ...]
+    widths: tuple[int, ...]  # candidates that a node of depth d must offer; 0 at the last depth
+
+    @property
+    def n_nodes(self) -> int:
+        """Nodes, the pending one included."""
+        return self.parents.shape[0]
+
+    @property
+    def max_depth(self) -> int:
+        """Drafted tokens on the longest path."""
+        return len(self.levels) - 1
+
+    def tree(self, tokens: Tensor) -> DraftTree:
+        """A tree of this shape holding ``tokens`` ([N] i64, the pending token first)."""
+        return DraftTree(tokens, self.parents, self.max_depth, self.ancestor_mask, self.depths)
+
+
+def fit_shape(shape: Shape, max_nodes: int, max_depth: int) -> Shape:
+    """The part of a shape that a budget allows, by depth, then rank; every prefix stays in it."""
+    paths = sorted(
+        (path for path in shape if len(path) <= max_depth), key=lambda path: (len(path), path)
+    )
+    return tuple(paths[: max(max_nodes, 0)])
+
+
+def tree_layout(shape: Shape, device: torch.device | str = "cpu") -> TreeLayout:
+    """Turn rank paths into parents, ranks and levels. An empty shape is the pending token alone.
+
+    Example: shape ((0,), (1,), (0, 0)) gives parents [-1, 0, 0, 1], ranks [0, 0, 1, 0] and
+    levels ((0, 1), (1, 3), (3, 4)).
+    Raises: ConfigError when a path lacks its parent.
+    """
+    if shape:
+        check_shape(shape)
+    paths = [(), *sorted(shape, key=lambda path: (len(path), path))]
+    index = {path: node for node, path in enumerate(paths)}
+    host_parents = [index[path[:-1]] if path else -1 for path in paths]
+    parents = torch.tensor(host_parents, device=device)  # [N]
+    ranks = torch.tensor([path[-1] if path else 0 for path in paths], device=device)  # [N]
+    host_depths = [len(path) for path in paths]
+    max_depth = host_depths[-1]
+    starts = [host_depths.index(depth) for depth in range(max_depth + 1)] + [len(paths)]
+    widths = [
+        max((path[-1] + 1 for path in paths if len(path) == depth + 1), default=0)
+        for depth in range(max_depth + 1)
+    ]
+    bare = DraftTree(torch.zeros_like(parents), parents, max_depth)
+    return TreeLayout(
+        parents=parents,
+        ranks=ranks,
+        depths=bare.depths,
+        ancestor_mask=bare.ancestor_mask,
+        levels=tuple(pairwise(starts)),
+        widths=tuple(widths),
+    )
+
+
+__all__ = ["DraftTree", "TreeLayout", "check_parents", "fit_shape", "tree_layout"]

@@ -1,0 +1,96 @@
+"""The page's theme, style, script and headers: everything is served from this machine, nothing else is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+import gradio as gr
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+from eagle_core.assets import asset_path
+
+LOOPBACK = ("127.0.0.1", "localhost")
+# Gradio's page needs inline scripts and compiles its templates; images, frames, forms and connections to other
+# machines are what text from a model could abuse, and those stay closed.
+CONTENT_POLICY = "; ".join(
+    (
+        "default-src 'self'",
+        "script-src 'self' 'unsafe-inline' 'unsafe-eval'",
+        "style-src 'self' 'unsafe-inline'",
+        "img-src 'self' data: blob:",
+        "font-src 'self' data:",
+        "connect-src 'self'",
+        "worker-src 'self' blob:",
+        "frame-src 'none'",
+        "object-src 'none'",
+        "form-action 'none'",
+        "base-uri 'self'",
+        "frame-ancestors 'none'",
+    )
+)
+SYSTEM_FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "sans-serif"]
+MONO_FONTS = ["ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "DejaVu Sans Mono", "monospace"]
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+class SecurityHeaders:
+    """ASGI middleware that adds the content policy and its companions to every response."""
+
+    def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]]) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on; add the headers when the response starts."""
+
+        async def send_with_headers(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [
+                    *message.get("headers", []),
+                    (b"content-security-policy", CONTENT_POLICY.encode()),
+                    (b"referrer-policy", b"no-referrer"),
+                    (b"x-content-type-options", b"nosniff"),
+                ]
+            await send(message)
+
+        await self.app(scope, receive, send_with_headers)
+
+
+def middleware(host: str) -> list[Middleware]:
+    """Only this machine's names are answered, so a web page cannot reach the app by rebinding a name."""
+    names = [*LOOPBACK] if host in LOOPBACK else [*LOOPBACK, host]
+    if host in ("0.0.0.0", "::"):  # noqa: S104 - the user asked for every interface
+        names = ["*"]
+    return [
+        Middleware(TrustedHostMiddleware, allowed_hosts=names),
+        Middleware(SecurityHeaders),
+    ]
+
+
+def theme() -> gr.themes.Base:
+    """A calm theme in the system's own fonts."""
+    base = gr.themes.Base(
+        primary_hue=gr.themes.colors.blue,
+        neutral_hue=gr.themes.colors.slate,
+        radius_size=gr.themes.sizes.radius_lg,
+        font=SYSTEM_FONTS,
+        font_mono=MONO_FONTS,
+    )
+    return base
+
+
+def style() -> str:
+    """The app's style sheet."""
+    return asset_path("ui.css").read_text(encoding="utf-8")
+
+
+def script() -> str:
+    """The app's script as an element of the page's head."""
+    return f"<script>{asset_path('overlay.js').read_text(encoding='utf-8')}</script>"
+
+
+__all__ = ["CONTENT_POLICY", "LOOPBACK", "SecurityHeaders", "middleware", "script", "style", "theme"]
