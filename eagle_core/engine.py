@@ -244,16 +244,12 @@ def generate_tokens(
     )
     for done in request.prefill(prompt_ids, is_cancelled):
         yield PrefillProgress(done, len(prompt_ids))
-    reason: FinishReason | None = "cancelled"
+    reason: FinishReason = "cancelled"
     if cache.length == len(prompt_ids):
         yield request.first_token()
-        reason = request.finish_reason()
-        while reason is None:
-            if is_cancelled():
-                reason = "cancelled"
-                break
+        while not (found := request.finish_reason()) and not is_cancelled():
             yield request.next_step()
-            reason = request.finish_reason()
+        reason = found or "cancelled"
     yield Finished(
         reason=reason,
         n_prompt_tokens=len(prompt_ids),

@@ -226,7 +226,7 @@ def progress_class(
     lock = threading.Lock()
     state = {"done": cached, "time_s": 0.0}
 
-    class Progress(tqdm_asyncio[Any]):
+    class Progress(tqdm_asyncio):  # type: ignore[type-arg]  # generic in its stubs only
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             self.counts_bytes = kwargs.get("unit") == "B"
             kwargs["disable"] = True

@@ -154,7 +154,7 @@ def load_model(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
         "output_loading_info": True,
         "ignore_mismatched_sizes": True,  # reported below, by name, with everything else that is wrong
     }
-    with memory_errors(folder.name), loading_errors(folder):
+    with loading_errors(folder), memory_errors(folder.name):
         try:
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 folder, attn_implementation="sdpa", **options

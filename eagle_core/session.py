@@ -10,6 +10,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 import torch
@@ -23,11 +24,12 @@ from eagle_core.engine import generate_tokens
 from eagle_core.errors import ConfigError, EagleError, NoChatTemplate, OutOfMemory
 from eagle_core.events import Event, Failed, Finished, Notice, Queued, StepDone
 from eagle_core.heads.eagle1 import Eagle1Head
-from eagle_core.loading import LoadedBase, head_source, load_base, load_head
+from eagle_core.loading import LoadedBase, load_base
+from eagle_core.loading_head import head_source, load_head
 from eagle_core.queueing import TicketQueue
 from eagle_core.stats import Stats
 from eagle_core.target import Target
-from eagle_core.text import TextStream
+from eagle_core.text import TextStream, special_ids
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +73,7 @@ class Session:
         self._head = head.to(self._target.device, self._target.dtype).eval() if head is not None else None
         self._eagle: EagleDrafter | None = None
         self._eos_ids = self._target.eos_ids(base.tokenizer)
-        self._hidden_ids = self._eos_ids | frozenset(self._tokenizer.all_special_ids)
+        self._hidden_ids = self._eos_ids | special_ids(base.tokenizer)
         self._cached_ids: list[int] = []
         self._queue = TicketQueue()
         self.info = SessionInfo(
@@ -94,8 +96,10 @@ class Session:
         report = on_event if on_event is not None else _ignore
         base = load_base(config, report)
         source = head_source(config)
-        head = load_head(source, base.model.config, config, report) if source is not None else None
-        return cls(base, head, source if head is not None else None)
+        if source is None:
+            return cls(base, None)
+        head = load_head(source, base.model, report, offline=config.offline)
+        return cls(base, head, Path(source).name)
 
     @property
     def tokenizer(self) -> Any:

@@ -19,7 +19,7 @@ from eagle_core.events import LoadProgress
 from eagle_core.folders import OnEvent, build_folder, cache_folder, check_free_space, ignore_event
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
-HEAD_FILES = ("config.json", "*.safetensors", "*.bin")
+HEAD_FILES = ("config.json", "*.safetensors", "pytorch_model.bin")
 
 
 def base_folder(config: LoadConfig, on_event: OnEvent = ignore_event) -> Path:

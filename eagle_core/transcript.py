@@ -49,7 +49,7 @@ class SeenToken:
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """Everything known about one request so far. Start with ``Transcript()`` and ``apply`` its events in order."""
+    """Everything known about one request: start with ``Transcript()``, ``apply`` its events in order."""
 
     phase: Phase = "new"
     queue_ahead: int | None = None

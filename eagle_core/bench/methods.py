@@ -6,13 +6,13 @@ All methods answer the same prompt ids and keep time by the same definitions (``
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from eagle_core.config import DraftConfig, GenerationConfig
-from eagle_core.errors import DraftError, EagleError, OutOfMemory
-from eagle_core.events import Failed, Finished, FinishReason, Notice, Started
+from eagle_core.config import DraftConfig, GenerationConfig, TreeConfig, from_mapping
+from eagle_core.errors import ConfigError, DraftError, EagleError, OutOfMemory
+from eagle_core.events import Event, Failed, Finished, FinishReason, Notice, Started
 from eagle_core.stats import Stats, StatsBuilder
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class RequestFailed(EagleError):
 
 
 class SessionMethod:
-    """This engine with one drafter."""
+    """This engine with one drafter. Every answer reads its whole prompt: what is cached is dropped."""
 
     def __init__(self, name: str, session: Session, draft: DraftConfig) -> None:
         self.name = name
@@ -67,9 +67,17 @@ class SessionMethod:
         Raises: RequestFailed; DraftError when another drafter than the wanted one did the work,
             which would time the wrong thing.
         """
+        self._session.forget()
+        events = self._session.generate(prompt_ids, generation, self._draft)
+        try:
+            return self._read(events)
+        finally:
+            close_stream(events)
+
+    def _read(self, events: Iterator[Event]) -> Answer:
         notices: list[str] = []
         n_cached_tokens = 0
-        for event in self._session.generate(prompt_ids, generation, self._draft):
+        for event in events:
             if isinstance(event, Notice):
                 notices.append(event.message)
             elif isinstance(event, Started):
@@ -86,6 +94,13 @@ class SessionMethod:
             elif isinstance(event, Finished):
                 return Answer(event.token_ids, event.reason, event.stats, n_cached_tokens)
         raise RequestFailed("error", "the answer ended without a result", "")
+
+
+def close_stream(events: Iterable[Event]) -> None:
+    """End a session's stream now, so that it gives the engine back even while an error travels up."""
+    close = getattr(events, "close", None)
+    if close is not None:
+        close()
 
 
 class TokenClock:
@@ -185,4 +200,37 @@ class TransformersMethod:
         return Answer(ids, reason, clock.stats.build(total_s))
 
 
-__all__ = ["Answer", "Method", "RequestFailed", "SessionMethod", "TokenClock", "TransformersMethod"]
+def build_methods(names: Sequence[str], session: Session, tree: TreeConfig) -> list[Method]:
+    """The methods called ``names``, all on the session's own weights.
+
+    Raises: ConfigError when "eagle" is wanted and there is no head.
+    """
+    if "eagle" in names and session.info.head is None:
+        raise ConfigError(
+            f"no EAGLE head is known for {session.info.base}",
+            expected="a head to measure",
+            got="none",
+            hint="name one with --head, or leave eagle out of --methods",
+        )
+    methods: list[Method] = []
+    for name in names:
+        if name == "transformers":
+            target = session.target
+            eos_ids = target.eos_ids(session.tokenizer)
+            methods.append(TransformersMethod(target.model, eos_ids, target.context_length))
+        else:
+            draft = from_mapping(DraftConfig, {"drafter": name, "tree": tree})
+            methods.append(SessionMethod(name, session, draft))
+    return methods
+
+
+__all__ = [
+    "Answer",
+    "Method",
+    "RequestFailed",
+    "SessionMethod",
+    "TokenClock",
+    "TransformersMethod",
+    "build_methods",
+    "close_stream",
+]

@@ -162,14 +162,14 @@ class BenchWriter:
         self._file.close()
 
     def _write(self, data: dict[str, Any]) -> None:
-        self._file.write(json.dumps(data, ensure_ascii=False) + "\n")
+        self._file.write(json.dumps(data, ensure_ascii=False, default=str) + "\n")
         self._file.flush()
         os.fsync(self._file.fileno())
 
 
 def _check_same_settings(path: Path, found: dict[str, Any], wanted: dict[str, Any]) -> None:
     # Compared as JSON reads them: tuples become lists on the way through the file.
-    ours, theirs = json.loads(json.dumps(wanted["settings"])), found["settings"]
+    ours, theirs = json.loads(json.dumps(wanted["settings"], default=str)), found["settings"]
     changed = sorted(k for k in ours.keys() | theirs.keys() if ours.get(k) != theirs.get(k))
     if changed:
         raise ConfigError(

@@ -17,9 +17,9 @@ from eagle_core.bench.prompts import Question, fingerprint
 from eagle_core.bench.provenance import peak_process_bytes
 from eagle_core.bench.records import BASELINE, BenchWriter, Row, compare_with_baseline
 from eagle_core.config import (
-    DraftConfig,
     GenerationConfig,
     LoadConfig,
+    TreeConfig,
     check_limits,
     setting,
 )
@@ -65,7 +65,7 @@ def settings_of(
     questions: list[Question],
     bench: BenchConfig,
     generation: GenerationConfig,
-    draft: DraftConfig,
+    tree: TreeConfig,
     load: LoadConfig,
 ) -> dict[str, Any]:
     """The settings that two runs must share for their rows to belong together."""
@@ -74,7 +74,7 @@ def settings_of(
         "n_questions": len(questions),
         "bench": dataclasses.asdict(bench),
         "generation": dataclasses.asdict(generation),
-        "draft": dataclasses.asdict(draft),
+        "tree": dataclasses.asdict(tree),
         "load": dataclasses.asdict(load),
     }
 

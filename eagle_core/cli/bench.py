@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eagle_core.bench.prompts import Question, evenly_spaced, load_questions
+from eagle_core.bench.methods import build_methods
+from eagle_core.bench.prompts import evenly_spaced, load_questions
+from eagle_core.bench.provenance import provenance
 from eagle_core.bench.records import BenchFile, BenchWriter, Row, check_output, read_bench_file
 from eagle_core.bench.runner import (
     BenchConfig,
@@ -18,9 +21,10 @@ from eagle_core.bench.runner import (
     settings_of,
 )
 from eagle_core.cli.console import note, write_json, write_line
-from eagle_core.cli.flags import add_config_flags, read_config, read_draft_config
+from eagle_core.cli.flags import add_config_flags, read_config
 from eagle_core.cli.stream import Progress, open_session
-from eagle_core.config import DraftConfig, GenerationConfig, LoadConfig, TreeConfig
+from eagle_core.config import GenerationConfig, LoadConfig, TreeConfig
+from eagle_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from eagle_core.session import Session
@@ -45,7 +49,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         "--resume", action="store_true", help="go on with an unfinished --out file"
     )
     measure.add_argument("--json", action="store_true", help="the summary as one JSON object")
-    add_config_flags(measure, BenchConfig, LoadConfig, GenerationConfig, DraftConfig, TreeConfig)
+    add_config_flags(measure, BenchConfig, LoadConfig, GenerationConfig, TreeConfig)
     measure.set_defaults(run=run)
 
     report = actions.add_parser(
@@ -68,20 +72,33 @@ def run(args: argparse.Namespace) -> int:
     """
     load = read_config(args, LoadConfig)
     generation = read_config(args, GenerationConfig)
-    draft = read_draft_config(args)
+    tree = read_config(args, TreeConfig)
     bench = read_config(args, BenchConfig)
-    check_output(Path(args.out), resume=args.resume)  # before the model is loaded
+    out = Path(args.out)
+    check_output(out, resume=args.resume)  # before the model is loaded
     questions = evenly_spaced(load_questions(Path(args.prompts)), bench.limit)
-    settings = settings_of(questions, bench, generation, draft, load)
+    settings = settings_of(questions, bench, generation, tree, load)
     progress = Progress()
     session = open_session(load, progress)
     try:
-        with contextlib.closing(_open_writer(args, session, settings)) as writer:
-            _measure(questions, session, generation, draft, bench, writer, progress)
+        methods = build_methods(bench.methods, session, tree)
+        with contextlib.closing(
+            BenchWriter(out, header_of(session, settings), resume=args.resume)
+        ) as writer:
+            rows = run_bench(
+                questions,
+                methods,
+                lambda text: session.encode_chat([{"role": "user", "content": text}]),
+                generation,
+                bench,
+                writer,
+                PeakMeter(session.info.device),
+            )
+            show_rows(rows, writer, n_rows(questions, bench), progress)
     finally:
         session.close()
-    found = read_bench_file(Path(args.out))
-    _write_summary(found, as_json=args.json)
+    found = read_bench_file(out)
+    write_summary(found, as_json=args.json)
     return EXIT_FAILED if any(row.status == "failed" for row in found.rows) else 0
 
 
@@ -95,25 +112,26 @@ def run_report(args: argparse.Namespace) -> int:
         from eagle_core.bench.plot import write_plot
         from eagle_core.bench.summary import summarize
 
-        write_plot(summarize(found), Path(args.plot))
+        try:
+            write_plot(summarize(found), Path(args.plot))
+        except OSError as error:
+            raise ConfigError(
+                f"cannot write {args.plot}", got=str(error), hint="name another file"
+            ) from error
         note(f"drew {args.plot}")
-    _write_summary(found, as_json=args.json)
+    write_summary(found, as_json=args.json)
     return 0
 
 
-def _open_writer(
-    args: argparse.Namespace, session: Session, settings: dict[str, Any]
-) -> BenchWriter:
-    from eagle_core.bench.provenance import provenance
-
+def header_of(session: Session, settings: dict[str, Any]) -> dict[str, Any]:
+    """The file's first line: machine, code, model, settings."""
     info = session.info
-    header = {
+    return {
         **provenance(info.device),
         "model": dataclasses.asdict(info),
         "weight_bytes": info.n_parameters * bytes_of(info.dtype),
         "settings": settings,
     }
-    return BenchWriter(Path(args.out), header, resume=args.resume)
 
 
 def bytes_of(dtype: str) -> int:
@@ -121,41 +139,24 @@ def bytes_of(dtype: str) -> int:
     return 4 if "32" in dtype else 2
 
 
-def _measure(
-    questions: list[Question],
-    session: Session,
-    generation: GenerationConfig,
-    draft: DraftConfig,
-    bench: BenchConfig,
-    writer: BenchWriter,
-    progress: Progress,
-) -> None:
-    from eagle_core.bench.methods import build_methods
-
-    total = n_rows(questions, bench)
-    rows = run_bench(
-        questions,
-        build_methods(bench.methods, session, draft),
-        lambda text: session.encode_chat([{"role": "user", "content": text}]),
-        generation,
-        bench,
-        writer,
-        PeakMeter(session.info.device),
-    )
+def show_rows(rows: Iterable[Row], writer: BenchWriter, total: int, progress: Progress) -> None:
+    """Drive the benchmark and show how far it is."""
     for row in rows:
         if row.status == "failed":
             progress.close()
-            note(_failure(row))
+            note(failure(row))
         progress.count("answers", len(writer.done), total, unit="")
     progress.close()
 
 
-def _failure(row: Row) -> str:
+def failure(row: Row) -> str:
+    """A failed row in one line."""
     message = row.error["message"] if row.error else "failed"
     return f"{row.method} failed on question {row.question_id}: {message}"
 
 
-def _write_summary(file: BenchFile, *, as_json: bool) -> None:
+def write_summary(file: BenchFile, *, as_json: bool) -> None:
+    """The figures on stdout: tables, or one JSON object."""
     from eagle_core.bench.summary import summarize
     from eagle_core.bench.table import summary_table
 

@@ -166,7 +166,9 @@ class TerminalChat:
         note(styled(figures, DIM_STYLE, has_colour=use_colour(sys.stderr)))
 
     def _write(self, delta: TextDelta) -> None:
-        write(coloured_text(delta.text, delta.spans, has_colour=self._has_colour))
+        # A model may write an escape character; the terminal must not obey it.
+        text = delta.text.replace("\x1b", "\u241b")
+        write(coloured_text(text, delta.spans, has_colour=self._has_colour))
 
 
 def _number(text: str) -> float:

@@ -34,7 +34,7 @@ def write_line(text: str = "") -> None:
 
 def write_json(data: Any) -> None:
     """Write the result as one line of JSON: the last line of stdout under ``--json``."""
-    write_line(json.dumps(data, ensure_ascii=False))
+    write_line(json.dumps(data, ensure_ascii=False, default=str))
 
 
 def note(text: str) -> None:

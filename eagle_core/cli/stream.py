@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from eagle_core.bench.methods import RequestFailed
+from eagle_core.bench.methods import RequestFailed, close_stream
 from eagle_core.cli.console import note
 from eagle_core.config import LoadConfig
 from eagle_core.events import (
@@ -102,12 +102,15 @@ def read_answer(
     Raises: RequestFailed when the stream ends in Failed.
     """
     transcript = Transcript()
-    for event in events:
-        progress(event)
-        transcript = transcript.apply(event)
-        if isinstance(event, TextDelta):
-            on_text(event)
-    progress.close()
+    try:
+        for event in events:
+            progress(event)
+            transcript = transcript.apply(event)
+            if isinstance(event, TextDelta):
+                on_text(event)
+    finally:
+        close_stream(events)
+        progress.close()
     if transcript.error is not None:
         error = transcript.error
         raise RequestFailed(error.code, error.message, error.hint)

@@ -206,16 +206,24 @@ class EagleDrafter:
             row_mask = torch.cat((row_mask[source], eye), dim=1)  # [k, rows + k]
             n_candidates += width * width
         return _best_nodes(
-            pending, torch.cat(all_tokens), torch.cat(all_values), torch.cat(all_parents), max_nodes, max_depth
-        )
+            pending, torch.cat(all_tokens), torch.cat(all_values), torch.cat(all_parents),
+            max_nodes, max_depth, width,
+        )  # fmt: skip
 
 
 def _best_nodes(
-    pending: Tensor, tokens: Tensor, values: Tensor, parents: Tensor, max_nodes: int, max_depth: int
+    pending: Tensor,
+    tokens: Tensor,
+    values: Tensor,
+    parents: Tensor,
+    max_nodes: int,
+    max_depth: int,
+    width: int,
 ) -> DraftTree:
-    """The ``max_nodes`` most valuable candidates as a tree; candidates are in order of depth.
+    """The ``max_nodes`` most valuable candidates as a tree.
 
-    A stable sort keeps a parent ahead of a child of equal value.
+    Candidates are in order of depth: ``width`` of depth 1, then width^2 of each further depth. A stable sort
+    keeps a parent ahead of a child of equal value.
     """
     order = torch.sort(values, descending=True, stable=True).indices[:max_nodes]
     kept = order.sort().values  # [N - 1]
@@ -224,6 +232,9 @@ def _best_nodes(
     new_parents = torch.searchsorted(kept, old_parents) + 1
     new_parents = torch.where(old_parents < 0, 0, new_parents)
     root = torch.full((1,), -1, dtype=torch.long, device=tokens.device)
+    if tokens.device.type == "cpu":  # elsewhere reading it would cost a sync; the bound does as well
+        last = int(kept[-1])
+        max_depth = 1 if last < width else 2 + (last - width) // width**2
     return DraftTree(
         torch.cat((pending.reshape(1), tokens[kept])), torch.cat((root, new_parents)), max_depth
     )

@@ -16,10 +16,10 @@ from eagle_core.ui.handlers import EXAMPLES, Handlers
 from eagle_core.ui.rooms import Rooms
 
 DEFAULT_PORT = 7860
-# Waiting requests run their handlers, which show the place in the engine's own queue; the engine takes one at a time.
+# The engine takes one request at a time; those that wait run their handlers, which show their place.
 MAX_OPEN_REQUESTS = 32
 OPENING_POLL_S = 0.4
-LATEX = [
+LATEX: list[dict[str, str | bool]] = [
     {"left": "$$", "right": "$$", "display": True},
     {"left": "\\[", "right": "\\]", "display": True},
     {"left": "\\(", "right": "\\)", "display": False},
@@ -83,11 +83,10 @@ def launch(
         enable_monitoring=False,
         app_kwargs={"middleware": page.middleware(host)},
         theme=page.theme(),
-        css=page.style(),
-        head=page.script(),
+        head=page.head(),
     )
     if on_ready is not None:
-        on_ready(app.local_url)
+        on_ready(str(app.local_url))
     if prevent_thread_lock:
         return app
     try:
@@ -117,24 +116,26 @@ def build_page(slot: SessionSlot, rooms: Rooms) -> gr.Blocks:
             controls = build_controls()
             gr.Markdown("Settings apply to the next message.", elem_classes="muted")
         session = slot.session
-        header = gr.HTML(render.header_html(session.info if session else None), elem_id="header")
-        view = gr.HTML(
-            html_template=view_switch(), js_on_load="window.eagleChat.bindViews(element)",
-            elem_id="views",
-        )  # fmt: skip
-        chat = chat_component()
-        tokens = gr.HTML(html_template='<div class="tokens"></div>', js_on_load="", elem_id="tokens")
-        status = gr.HTML(render.status_html(None), elem_id="status")
-        notice = gr.HTML("", elem_id="notice")
-        box = message_box(is_ready=session is not None)
-        with gr.Accordion("Details", open=False, elem_id="details"):
-            details = gr.HTML(render.details_html(None))
-        channel = gr.HTML(
-            render.empty_channel(0), html_template='<i class="channel" hidden></i>',
-            js_on_load=ON_CHANNEL, elem_id="channel",
-        )  # fmt: skip
+        with gr.Column(elem_id="main"):
+            header = gr.HTML(
+                render.header_html(session.info if session else None), elem_id="header"
+            )
+            gr.HTML(
+                html_template=view_switch(), js_on_load="window.eagleChat.bindViews(element)",
+                elem_id="views",
+            )  # fmt: skip
+            chat = chat_component()
+            gr.HTML(html_template='<div class="tokens"></div>', js_on_load="", elem_id="tokens")
+            status = gr.HTML(render.status_html(None), elem_id="status")
+            notice = gr.HTML("", elem_id="notice")
+            box = message_box(is_ready=session is not None)
+            with gr.Accordion("Details", open=False, elem_id="details"):
+                details = gr.HTML(render.details_html(None))
+            channel = gr.HTML(
+                render.empty_channel(0), html_template='<i class="channel" hidden></i>',
+                js_on_load=ON_CHANNEL, elem_id="channel",
+            )  # fmt: skip
         timer = gr.Timer(OPENING_POLL_S, active=True)
-        del view, tokens
         outputs = [chat, channel, status, details, notice, box]
         wire(handlers, chat, box, new_chat, controls, outputs)
         opening = [header, notice, box, timer]
@@ -175,7 +176,7 @@ def chat_component() -> gr.Chatbot:
         elem_id="chat",
         label="Conversation",
         show_label=False,
-        buttons=["copy", "copy_all"],
+        buttons=["copy"],
         editable="user",
         sanitize_html=True,
         allow_tags=False,
@@ -204,7 +205,6 @@ def message_box(is_ready: bool) -> gr.Textbox:
         interactive=is_ready,
         submit_btn=True,
         elem_id="box",
-        html_attributes={"aria-label": "Message"},
     )
 
 

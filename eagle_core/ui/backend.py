@@ -60,7 +60,7 @@ class Opening:
 
 
 class SessionSlot:
-    """Holds the session. Opened in a thread of its own, so the page is there while a model still downloads."""
+    """Holds the session; opens it in a thread of its own, so the page is there while a model downloads."""
 
     def __init__(self, session: ChatSession | None = None) -> None:
         self.session = session

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import gradio as gr
 
@@ -113,21 +113,21 @@ def specs(config: type[Any]) -> dict[str, dataclasses.Field[Any]]:
 
 def make_control(spec: dataclasses.Field[Any]) -> Any:
     """The control that fits a field's default and limits."""
-    limits = spec.metadata
-    common = {
+    limits, default = spec.metadata, cast("Any", spec.default)
+    common: dict[str, Any] = {
         "label": LABELS[spec.name],
         "info": limits["help"],
         "elem_id": spec.name.replace("_", "-"),
     }
     if "choices" in limits:
-        return gr.Radio(list(limits["choices"]), value=spec.default, **common)
+        return gr.Radio(list(limits["choices"]), value=default, **common)
     if "min" not in limits:
-        return gr.Textbox(value=spec.default or "", placeholder="0 1 00 01 000", **common)
+        return gr.Textbox(value=default or "", placeholder="0 1 00 01 000", **common)
     low, high, step = limits["min"], limits["max"], limits.get("step", 1)
     if (high - low) / step <= MAX_SLIDER_STOPS:
-        return gr.Slider(low, high, value=spec.default, step=step, **common)
+        return gr.Slider(low, high, value=default, step=step, **common)
     return gr.Number(
-        value=spec.default,
+        value=default,
         minimum=low,
         maximum=min(high, MAX_SAFE_INTEGER),
         step=step,

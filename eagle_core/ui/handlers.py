@@ -1,7 +1,8 @@
-"""What happens on send, retry, edit, stop and new chat. No engine logic: a session is asked, its events are drawn.
+"""What happens on send, retry, edit, stop and new chat: a session is asked, its events are drawn.
 
-An answer runs in a pump's thread; the handler draws the latest transcript about fifteen times a second. Leaving
-the page, Stop and New chat all set the request's cancel event, which the engine looks at before every step.
+An answer runs in a pump's thread; the handler draws the latest transcript about fifteen times a second.
+Leaving the page, Stop and New chat all set the request's cancel event; the engine looks at it before
+every step.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from eagle_core.transcript import Transcript
 from eagle_core.ui import render
 from eagle_core.ui.backend import ChatSession, SessionSlot
 from eagle_core.ui.controls import Settings, read_settings
+from eagle_core.ui.markdown import unescaped
 from eagle_core.ui.pump import Pump
 from eagle_core.ui.rooms import Room, Rooms, Turn
 
@@ -101,8 +103,8 @@ class Handlers:
         """Replace a user message and answer from there."""
         room = self.rooms.get(tab_of(request))
         index = edited.index if isinstance(edited.index, int) else edited.index[0]
-        text = str(edited.value)
-        if not text.strip() or index >= len(room.turns):
+        text = plain(str(edited.value), room.turns[index].text) if index < len(room.turns) else ""
+        if not text.strip():
             message = "An edited message needs some text; nothing was changed."
             yield Frame(
                 chat=render.chat_value(room.turns), notice=render.notice_html("info", message)
@@ -124,14 +126,7 @@ class Handlers:
         """Forget the conversation and start over."""
         room = self.rooms.get(tab_of(request))
         room.clear()
-        return Frame(
-            chat=[],
-            channel=render.empty_channel(room.chat_id),
-            status=render.status_html(None),
-            details=render.details_html(None),
-            notice="",
-            box=idle_box(value=""),
-        ).updates()
+        return new_chat_frame(room).updates()
 
     def poll_opening(self) -> tuple[Any, ...]:
         """Header, notice, message box and timer while the session opens."""
@@ -190,20 +185,19 @@ class Handlers:
                 box=busy_box() if prompt is None else busy_box(value=""),
             )
             drawn = pump.transcript
-            while not pump.is_done:
+            while not pump.is_done and room.chat_id == chat_id:
                 await asyncio.sleep(FRAME_S)
                 if pump.transcript is not drawn and room.chat_id == chat_id:
                     drawn = pump.transcript
                     yield artist.live_frame(drawn)
             if room.chat_id == chat_id:
-                room.turns = before if is_lost(pump.transcript) else artist.all_turns(pump.transcript)
-                yield artist.last_frame(pump.transcript, room.turns, prompt)
+                yield artist.last_frame(pump.transcript, before, prompt)
+            else:
+                yield new_chat_frame(room)
         finally:
             cancel.set()
             if room.chat_id == chat_id:
-                room.cancel = None
-                if not pump.is_done and not is_lost(pump.transcript):
-                    room.turns = artist.all_turns(pump.transcript)
+                room.turns, room.cancel = artist.turns_after(pump.transcript, before), None
 
 
 class Artist:
@@ -216,10 +210,10 @@ class Artist:
         self.lines = render.TokenLines(session.token_text)
         self._shown_s = -FIGURES_S
 
-    def all_turns(self, transcript: Transcript) -> list[Turn]:
-        """The conversation with the answer so far; a message without text is no turn."""
+    def turns_after(self, transcript: Transcript, before: list[Turn]) -> list[Turn]:
+        """The conversation with the answer; a request that wrote nothing leaves it as it was before."""
         if not transcript.text:
-            return self.turns
+            return before
         return [*self.turns, Turn("assistant", transcript.text)]
 
     def channel(self, transcript: Transcript) -> dict[str, Any] | None:
@@ -227,7 +221,8 @@ class Artist:
         if not transcript.tokens:
             return None
         lines = self.lines.update(transcript.tokens)
-        return render.side_channel(self.chat_id, self.index, transcript, lines)
+        prompt = self.turns[-1].text
+        return render.side_channel(self.chat_id, self.index, prompt, transcript, lines)
 
     def live_frame(self, transcript: Transcript) -> Frame:
         """A frame while the answer grows."""
@@ -236,33 +231,56 @@ class Artist:
         if has_figures:
             self._shown_s = now_s
         return Frame(
-            chat=render.chat_value(self.all_turns(transcript)) if transcript.text else None,
+            chat=render.chat_value(self.turns_after(transcript, [])) if transcript.text else None,
             channel=self.channel(transcript),
             status=render.status_html(transcript) if has_figures else None,
+            notice=notices_html(transcript) or None,
         )
 
-    def last_frame(self, transcript: Transcript, turns: list[Turn], prompt: str | None) -> Frame:
-        """The final frame: a failed request without text gives the prompt back."""
-        error, notices = transcript.error, transcript.notices
-        notice = "".join(render.notice_html(notice.level, notice.message) for notice in notices)
-        if error is not None:
-            notice += render.notice_html("error", error.message, error.hint)
-        elif not transcript.text and transcript.finish_reason == "eos":
-            notice += render.notice_html("info", "The model ended its answer at once.")
-        gives_back = is_lost(transcript) and prompt is not None
+    def last_frame(self, transcript: Transcript, before: list[Turn], prompt: str | None) -> Frame:
+        """The final frame: a request that wrote nothing gives its prompt back to the message box."""
+        gives_back = not transcript.text and prompt is not None
         return Frame(
-            chat=render.chat_value(turns),
-            channel=self.channel(transcript),
+            chat=render.chat_value(self.turns_after(transcript, before)),
+            channel=self.channel(transcript) if transcript.text else None,
             status=render.status_html(transcript),
             details=render.details_html(transcript),
-            notice=notice,
+            notice=notices_html(transcript),
             box=idle_box(value=prompt) if gives_back else idle_box(),
         )
 
 
-def is_lost(transcript: Transcript) -> bool:
-    """Whether a request failed before it wrote anything, so that the conversation goes back a step."""
-    return transcript.error is not None and not transcript.text
+def new_chat_frame(room: Room) -> Frame:
+    """The page after New chat; a dropped answer draws it again, over its own frames still on their way."""
+    if room.turns:
+        return Frame(chat=render.chat_value(room.turns))
+    return Frame(
+        chat=[],
+        channel=render.empty_channel(room.chat_id),
+        status=render.status_html(None),
+        details=render.details_html(None),
+        notice="",
+        box=idle_box(),
+    )
+
+
+def notices_html(transcript: Transcript) -> str:
+    """What the user should know about a request: the engine's notices, and how it failed."""
+    parts = [render.notice_html(notice.level, notice.message) for notice in transcript.notices]
+    if transcript.error is not None:
+        parts.append(render.notice_html("error", transcript.error.message, transcript.error.hint))
+    elif transcript.is_over and not transcript.text:
+        was_stopped = transcript.finish_reason == "cancelled"
+        message = (
+            "Stopped before the answer began." if was_stopped else "The model answered nothing."
+        )
+        parts.append(render.notice_html("info", message, "Your message is back in the box."))
+    return "".join(parts)
+
+
+def plain(edited: str, original: str) -> str:
+    """An edited message as typed: the page offers the escaped form for editing."""
+    return edited if "&lt;" in original or "&#33;" in original else unescaped(edited)
 
 
 def tab_of(request: gr.Request) -> str:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 LINE = re.compile(r"[^\n]*\n|[^\n]+")
 PREFIX = r"[ \t]*(?:(?:>|[-*+]|\d{1,9}[.)])[ \t]+|>)*[ \t]*"
 OPENING_FENCE = re.compile(rf"^({PREFIX})(`{{3,}}(?=[^`]*$)|~{{3,}})")
 CLOSING_FENCE = re.compile(r"^[ \t>]*(`{3,}|~{3,})[ \t]*$")
 LIST_ITEM = re.compile(r"^ {0,3}(?:[-*+]|\d{1,9}[.)])(?:[ \t]|$)")
-INDENTED = re.compile(r"^(?: {4}|\t)")
 CODE_SPAN = re.compile(r"(?<![`\\])(`+)(?!`)((?:(?!\n[ \t]*\n).)+?)(?<!`)\1(?!`)", re.DOTALL)
 MATH = re.compile(r"\$\$.+?\$\$|\\\[.+?\\\]|\\\(.+?\\\)", re.DOTALL)
 # A tag, a comment or a declaration starts with one of these after "<"; "a < b" stays as it is.
@@ -33,39 +33,82 @@ def safe_markdown(text: str) -> str:
     )
 
 
+def unescaped(text: str) -> str:
+    """Undo :func:`safe_markdown` for text that held no such entities before."""
+    return text.replace("&lt;", "<").replace("&#33;[", "![")
+
+
 def code_blocks(text: str) -> Iterator[tuple[str, bool]]:
     """Split into consecutive parts; True marks the lines of fenced and indented code."""
-    part: list[str] = []
-    fence, is_quoted, is_code, is_list, was_blank, was_indented = "", False, False, False, True, False
+    reader = LineReader()
+    part, is_code = "", False
     for line in LINE.findall(text):
-        bare = line.rstrip("\r\n")
-        if fence and is_quoted and not bare.lstrip().startswith(">"):
-            fence = ""
-        if fence:
-            closing = CLOSING_FENCE.match(bare)
-            line_is_code = True
-            if closing and closing[1][0] == fence[0] and len(closing[1]) >= len(fence):
-                fence = ""
-        else:
-            opening = OPENING_FENCE.match(bare)
-            is_blank = not bare.strip()
-            is_indented = bool(INDENTED.match(bare)) and not is_list and not is_blank
-            line_is_code = bool(opening) or (is_indented and (was_blank or was_indented))
-            if opening:
-                fence, is_quoted = opening[2], ">" in opening[1]
-            if LIST_ITEM.match(bare):
-                is_list = True
-            elif not is_blank and not bare[0].isspace():
-                is_list = False
-            was_indented = line_is_code and not opening
-            was_blank = is_blank
+        line_is_code = reader.read(line.rstrip("\r\n"))
         if line_is_code != is_code and part:
-            yield "".join(part), is_code
-            part = []
-        is_code = line_is_code
-        part.append(line)
+            yield part, is_code
+            part = ""
+        part, is_code = part + line, line_is_code
     if part:
-        yield "".join(part), is_code
+        yield part, is_code
+
+
+@dataclass(slots=True)
+class LineReader:
+    """Tells code from prose, line by line. In doubt a line is prose, whose tags are escaped."""
+
+    fence: str = ""
+    fence_indent: int = 0
+    is_quoted: bool = False
+    is_list: bool = False
+    is_doubtful: bool = False
+    was_blank: bool = True
+    was_indented: bool = False
+
+    def read(self, line: str) -> bool:
+        """Whether the line belongs to code."""
+        if self.is_doubtful:
+            return False
+        if self.fence:
+            return self._inside_fence(line)
+        opening = OPENING_FENCE.match(line)
+        if opening and (self.is_list or indent_of(line) < 4):
+            self.fence, self.is_quoted = opening[2], ">" in opening[1]
+            self._note_list(line)
+            is_nested = self.is_list and (bool(LIST_ITEM.match(line)) or indent_of(line) >= 2)
+            self.fence_indent = 1 if is_nested else 0
+            self.was_blank = self.was_indented = False
+            return True
+        is_blank = not line.strip()
+        is_indented = indent_of(line) >= 4 and not self.is_list and not is_blank
+        is_code = is_indented and (self.was_blank or self.was_indented)
+        self._note_list(line)
+        self.was_blank, self.was_indented = is_blank, is_code
+        return is_code
+
+    def _inside_fence(self, line: str) -> bool:
+        closing = CLOSING_FENCE.match(line)
+        if self.is_quoted and not line.lstrip().startswith(">"):
+            self.fence = ""
+            return self.read(line)
+        if closing and closing[1][0] == self.fence[0] and len(closing[1]) >= len(self.fence):
+            self.fence = ""
+        elif line.strip() and indent_of(line) < self.fence_indent:
+            # Renderers differ on whether a list item's fence goes on here: from now on nothing is code.
+            self.is_doubtful = True
+            return False
+        return True
+
+    def _note_list(self, line: str) -> None:
+        if LIST_ITEM.match(line):
+            self.is_list = True
+        elif line.strip() and not line[0].isspace():
+            self.is_list = False
+
+
+def indent_of(line: str) -> int:
+    """Columns of white space before the text, tabs to multiples of four."""
+    wide = line.expandtabs(4)
+    return len(wide) - len(wide.lstrip(" "))
 
 
 def escape_outside_spans(text: str) -> str:
@@ -96,4 +139,4 @@ def escape_tags(text: str) -> str:
     return TAG_OR_IMAGE.sub(replace, text)
 
 
-__all__ = ["safe_markdown"]
+__all__ = ["safe_markdown", "unescaped"]

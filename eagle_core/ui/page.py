@@ -1,4 +1,4 @@
-"""The page's theme, style, script and headers: everything is served from this machine, nothing else is loaded."""
+"""The page's theme, style, script and headers: nothing is loaded from another machine."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from eagle_core.assets import asset_path
 
 LOOPBACK = ("127.0.0.1", "localhost")
-# Gradio's page needs inline scripts and compiles its templates; images, frames, forms and connections to other
-# machines are what text from a model could abuse, and those stay closed.
+# Gradio's page needs inline scripts and compiles its templates. Images, frames, forms and connections to
+# other machines are what text from a model could abuse; those stay closed.
 CONTENT_POLICY = "; ".join(
     (
         "default-src 'self'",
@@ -31,7 +31,14 @@ CONTENT_POLICY = "; ".join(
     )
 )
 SYSTEM_FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "sans-serif"]
-MONO_FONTS = ["ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "DejaVu Sans Mono", "monospace"]
+MONO_FONTS = [
+    "ui-monospace",
+    "SFMono-Regular",
+    "Menlo",
+    "Consolas",
+    "DejaVu Sans Mono",
+    "monospace",
+]
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -73,24 +80,23 @@ def middleware(host: str) -> list[Middleware]:
 
 def theme() -> gr.themes.Base:
     """A calm theme in the system's own fonts."""
-    base = gr.themes.Base(
+    return gr.themes.Base(
         primary_hue=gr.themes.colors.blue,
         neutral_hue=gr.themes.colors.slate,
         radius_size=gr.themes.sizes.radius_lg,
         font=SYSTEM_FONTS,
         font_mono=MONO_FONTS,
     )
-    return base
 
 
-def style() -> str:
-    """The app's style sheet."""
-    return asset_path("ui.css").read_text(encoding="utf-8")
+def head() -> str:
+    """The app's style sheet and script, as elements of the page's head.
+
+    Not Gradio's ``css`` argument: that one puts every rule below the app's container.
+    """
+    style = asset_path("ui.css").read_text(encoding="utf-8")
+    script = asset_path("overlay.js").read_text(encoding="utf-8")
+    return f"<style>{style}</style><script>{script}</script>"
 
 
-def script() -> str:
-    """The app's script as an element of the page's head."""
-    return f"<script>{asset_path('overlay.js').read_text(encoding='utf-8')}</script>"
-
-
-__all__ = ["CONTENT_POLICY", "LOOPBACK", "SecurityHeaders", "middleware", "script", "style", "theme"]
+__all__ = ["CONTENT_POLICY", "LOOPBACK", "SecurityHeaders", "head", "middleware", "theme"]

@@ -80,12 +80,15 @@ class TokenLines:
         return self.lines
 
 
-def side_channel(chat_id: int, index: int, transcript: Transcript, tokens: str) -> dict[str, Any]:
+def side_channel(
+    chat_id: int, index: int, prompt: str, transcript: Transcript, tokens: str
+) -> dict[str, Any]:
     """What the page's script needs to color answer ``index`` (counted from 0) of a chat."""
     return {
         "chat": chat_id,
         "index": index,
         "is_over": transcript.is_over,
+        "prompt": prompt,
         "text": transcript.text,
         "runs": utf16_runs(transcript.text, transcript.spans),
         "tokens": tokens,
@@ -96,7 +99,8 @@ def side_channel(chat_id: int, index: int, transcript: Transcript, tokens: str) 
 def empty_channel(chat_id: int) -> dict[str, Any]:
     """The side channel of a chat without answers."""
     return {
-        "chat": chat_id, "index": -1, "is_over": True, "text": "", "runs": "", "tokens": "", "footer": "",
+        "chat": chat_id, "index": -1, "is_over": True, "prompt": "", "text": "", "runs": "", "tokens": "",
+        "footer": "",
     }  # fmt: skip
 
 
@@ -179,10 +183,11 @@ def figures_html(transcript: Transcript) -> str:
             number(transcript.accepted_share, "{:.0%}"), "drafted",
             "Share of the answer that the draft head guessed and the base model confirmed",
         ),
-        figure(str(len(transcript.tokens)), "tokens", "Tokens of the answer"),
+        figure(str(len(transcript.tokens)), "tokens", "Tokens of the answer", "minor"),
         figure(
             f"{used} / {transcript.context_length}", "context",
             f"{transcript.n_prompt_tokens} prompt tokens and the answer, of the most the model can hold",
+            "minor",
         ),
     ]  # fmt: skip
     return "".join(figures)
@@ -238,7 +243,7 @@ def details_html(transcript: Transcript | None) -> str:
     rows = "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in facts.items())
     return (
         '<div class="details"><section><h4>Accepted by depth</h4>'
-        f'{depths or "<p class=muted>No drafting in this answer.</p>"}</section>'
+        f"{depths or '<p class=muted>No drafting in this answer.</p>'}</section>"
         f"<section><h4>Time</h4>{split}</section>"
         f"<section><h4>Request</h4><dl>{rows}</dl></section></div>"
     )

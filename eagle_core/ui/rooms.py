@@ -23,7 +23,7 @@ class Turn:
 
 @dataclass(slots=True)
 class Room:
-    """One tab's conversation. ``cancel`` belongs to the answer in progress; ``chat_id`` changes with a new chat."""
+    """One tab's conversation. ``cancel`` belongs to the answer in progress; ``chat_id`` counts the chats."""
 
     turns: list[Turn] = field(default_factory=list)
     chat_id: int = 0

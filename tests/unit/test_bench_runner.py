@@ -14,7 +14,7 @@ from eagle_core.bench.prompts import Question
 from eagle_core.bench.provenance import package_versions, peak_process_bytes, provenance
 from eagle_core.bench.records import BenchWriter, Row, read_bench_file
 from eagle_core.bench.runner import BenchConfig, PeakMeter, n_rows, run_bench, settings_of
-from eagle_core.config import DraftConfig, GenerationConfig, LoadConfig
+from eagle_core.config import GenerationConfig, LoadConfig, TreeConfig
 from eagle_core.errors import ConfigError, OutOfMemory
 from eagle_core.stats import Stats
 
@@ -50,7 +50,7 @@ def measure(
     path: Path, methods: list[FakeMethod], bench: BenchConfig, *, n: int | None = None
 ) -> list[Row]:
     """Run the benchmark into ``path``; with ``n``, stop after that many rows as a kill would."""
-    settings = settings_of(QUESTIONS, bench, GenerationConfig(), DraftConfig(), LoadConfig())
+    settings = settings_of(QUESTIONS, bench, GenerationConfig(), TreeConfig(), LoadConfig())
     writer = BenchWriter(path, {"settings": settings}, resume=True)
     found = []
     for row in run_bench(
@@ -140,9 +140,7 @@ def test_methods_must_be_known_and_distinct(methods: tuple[str, ...]) -> None:
 
 def test_settings_tell_two_question_sets_apart() -> None:
     def settings(questions: list[Question]) -> dict[str, object]:
-        return settings_of(
-            questions, BenchConfig(), GenerationConfig(), DraftConfig(), LoadConfig()
-        )
+        return settings_of(questions, BenchConfig(), GenerationConfig(), TreeConfig(), LoadConfig())
 
     other = [dataclasses.replace(QUESTIONS[0], text="another text"), *QUESTIONS[1:]]
     assert settings(QUESTIONS) == settings(list(QUESTIONS))

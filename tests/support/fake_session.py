@@ -118,9 +118,7 @@ class FakeSession:
             return
         text = self.answers.get(prompt, self.default)
         n_prompt = max(len(prompt) // 4, 1)
-        yield Started(
-            n_prompt, 0, CONTEXT_LENGTH, draft.drafter, generation.rule, generation.seed
-        )
+        yield Started(n_prompt, 0, CONTEXT_LENGTH, draft.drafter, generation.rule, generation.seed)
         start, stats, ids = time.monotonic(), StatsBuilder(), []
         yield PrefillProgress(n_prompt, n_prompt)
         reason: FinishReason = "eos"
@@ -196,7 +194,9 @@ def grouped(parts: Iterator[str], is_drafting: bool) -> Iterator[list[tuple[str,
             part = next(parts, None)
             if part is None:
                 break
-            group.append((part, "draft" if depth <= n_drafted else "target", depth % (n_drafted + 1)))
+            group.append(
+                (part, "draft" if depth <= n_drafted else "target", depth % (n_drafted + 1))
+            )
         if not group:
             return
         yield group

@@ -1,0 +1,215 @@
+"""Training data: conversations from a file, or written by the base model itself, and their features.
+
+Self-written data needs no file at all: after the chat template's opening of a user turn the model writes a
+question, then it answers the question. Answers are what a head must predict, so they are the model's own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from eagle_core.errors import ConfigError
+from eagle_core.session import Message, Session
+from eagle_core.train.config import CollectConfig
+from eagle_core.train.dataset import Conversations
+
+MARK = "\u241f"  # stands for the user's text while the template is taken apart
+OPENINGS = (
+    "", "", "", "Write", "Explain", "How", "What", "Why", "Give me", "Can you", "Describe", "List", "Tell me",
+    "Create", "def ", "Calculate", "Summarize", "Translate", "I need", "Imagine", "Compare", "Please", "Is it",
+    "Find", "Help me", "The", "Who", "When", "Rewrite", "Design",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class CollectProgress:
+    """Answer tokens so far, of how many."""
+
+    done: int
+    total: int
+
+
+def user_turn_prefix(session: Session) -> str:
+    """What the chat template writes before a user's first words.
+
+    Raises: ConfigError when the template changes the user's text, NoChatTemplate when there is none.
+    """
+    text = str(session.tokenizer.decode(session.encode_chat([{"role": "user", "content": MARK}])))
+    if text.count(MARK) != 1:
+        raise ConfigError(
+            "the chat template does not hold the user's text as it is",
+            expected="the text once",
+            got=f"{text.count(MARK)} times",
+            hint="give a conversations file with --conversations",
+        )
+    return text.split(MARK)[0]
+
+
+class Writer:
+    """Writes batches of continuations with the base model's own ``generate``."""
+
+    def __init__(self, session: Session, config: CollectConfig) -> None:
+        self._session, self._config = session, config
+        self._model: Any = session.target.model
+        self._pad = session.tokenizer.pad_token_id
+        if self._pad is None:
+            self._pad = session.tokenizer.eos_token_id or 0
+        self._eos = sorted(session.target.eos_ids(session.tokenizer))
+
+    @torch.inference_mode()
+    def continue_all(self, prompts: list[list[int]], temperature: float, max_new_tokens: int) -> list[list[int]]:
+        """New tokens for each prompt, an end-of-text token included where one came."""
+        width = max(len(prompt) for prompt in prompts)
+        device = self._session.target.device
+        ids = torch.full((len(prompts), width), self._pad, dtype=torch.long)  # [B, T], padded on the left
+        mask = torch.zeros_like(ids)
+        for row, prompt in enumerate(prompts):
+            ids[row, width - len(prompt) :] = torch.tensor(prompt)
+            mask[row, width - len(prompt) :] = 1
+        sampling: dict[str, Any] = {"do_sample": False}
+        if temperature > 0:
+            sampling = {"do_sample": True, "temperature": temperature, "top_k": self._config.top_k, "top_p": 1.0}
+        out: Tensor = self._model.generate(
+            input_ids=ids.to(device), attention_mask=mask.to(device), max_new_tokens=max_new_tokens,
+            pad_token_id=self._pad, eos_token_id=self._eos, **sampling,
+        )  # fmt: skip
+        return [self._cut(row[width:].tolist()) for row in out]
+
+    def _cut(self, tokens: list[int]) -> list[int]:
+        for index, token in enumerate(tokens):
+            if token in self._eos:
+                return tokens[: index + 1]
+        return tokens
+
+    def user_turns(self, random: np.random.Generator, count: int) -> list[str]:
+        """Questions that the model wrote itself; some may be empty."""
+        prefix = user_turn_prefix(self._session)
+        openings = [OPENINGS[i] for i in random.integers(len(OPENINGS), size=count)]
+        tokenizer = self._session.tokenizer
+        prompts = [
+            list(tokenizer(prefix + opening, add_special_tokens=False).input_ids) for opening in openings
+        ]
+        written = self.continue_all(prompts, self._config.user_temperature, self._config.max_user_tokens)
+        texts = [str(tokenizer.decode(tokens, skip_special_tokens=True)) for tokens in written]
+        return [(opening + text).strip() for opening, text in zip(openings, texts, strict=True)]
+
+
+def write_conversations(session: Session, config: CollectConfig, folder: Path) -> Iterator[CollectProgress]:
+    """Let the model write conversations until there are enough; parts in ``folder`` survive a kill.
+
+    Yields: progress after each batch. Afterwards :func:`join_parts` makes one set.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    writer = Writer(session, config)
+    done, part = 0, 0
+    while done < config.n_tokens:
+        path = folder / f"part-{part:05d}.npz"
+        if not path.exists():
+            _write_part(session, writer, config, part).save(path)
+        done += Conversations.load(path).n_response_tokens
+        part += 1
+        yield CollectProgress(min(done, config.n_tokens), config.n_tokens)
+
+
+def _write_part(session: Session, writer: Writer, config: CollectConfig, part: int) -> Conversations:
+    random = np.random.default_rng((config.seed, part))
+    temperature = config.temperatures[part % len(config.temperatures)]
+    with torch.random.fork_rng():  # transformers' generate draws from the global generator only
+        torch.manual_seed(int(random.integers(2**31)))
+        turns = [turn for turn in writer.user_turns(random, config.batch_size) if turn]
+        prompts = [session.encode_chat([{"role": "user", "content": turn}]) for turn in turns]
+        prompts = [prompt for prompt in prompts if len(prompt) < config.max_length - 8]
+        if not prompts:
+            return Conversations.from_lists([], [], [])
+        room = config.max_length - max(len(prompt) for prompt in prompts)
+        answers = writer.continue_all(prompts, temperature, room)
+    return Conversations.from_lists(
+        [prompt + answer for prompt, answer in zip(prompts, answers, strict=True)],
+        [len(prompt) for prompt in prompts],
+        [temperature] * len(prompts),
+    )
+
+
+def join_parts(folder: Path) -> Conversations:
+    """All parts of a folder as one set.
+
+    Raises: ConfigError when there is none.
+    """
+    parts = [Conversations.load(path) for path in sorted(folder.glob("part-*.npz"))]
+    if not parts:
+        raise ConfigError(f"{folder} holds no conversations", expected="part-*.npz", got="none")
+    ids = [part.ids(i).tolist() for part in parts for i in range(len(part))]
+    starts = [int(start) for part in parts for start in part.response_start]
+    temperatures = [float(t) for part in parts for t in part.temperature]
+    return Conversations.from_lists(ids, starts, temperatures)
+
+
+def read_conversations(session: Session, path: Path, config: CollectConfig) -> Conversations:
+    """Conversations of a JSONL file, a list of messages under "messages" in each line, as they are.
+
+    The last message should be the assistant's; everything before it is the prompt.
+    Raises: ConfigError naming the line.
+    """
+    ids: list[list[int]] = []
+    starts: list[int] = []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {path}", got=str(error), hint="give a JSONL file") from error
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        messages = _messages(path, number, line)
+        prompt = session.encode_chat(messages[:-1])
+        answer = session.tokenizer(messages[-1]["content"], add_special_tokens=False).input_ids
+        eos = session.tokenizer.eos_token_id
+        row = [*prompt, *answer, *([eos] if eos is not None else [])][: config.max_length]
+        if len(row) > len(prompt) + 1:
+            ids.append(row)
+            starts.append(len(prompt))
+    if not ids:
+        raise ConfigError(
+            f"{path} holds no usable conversation",
+            expected=f"answers that start within {config.max_length} tokens",
+            got="none",
+            hint="raise --max-length, or check the file",
+        )
+    return Conversations.from_lists(ids, starts, [float("nan")] * len(ids))
+
+
+def _messages(path: Path, number: int, line: str) -> Sequence[Message]:
+    try:
+        messages: Sequence[Message] = json.loads(line)["messages"]
+        is_fine = (
+            len(messages) >= 2
+            and messages[-1]["role"] == "assistant"
+            and all(isinstance(m["content"], str) and isinstance(m["role"], str) for m in messages)
+        )
+    except (ValueError, KeyError, TypeError):
+        is_fine = False
+    if not is_fine:
+        raise ConfigError(
+            f"line {number} of {path} is no conversation",
+            expected='{"messages": [{"role": "user", "content": ".."}, {"role": "assistant", "content": ".."}]}',
+            got=line[:80],
+            hint="the last message must be the assistant's",
+        )
+    return messages
+
+
+__all__ = [
+    "CollectProgress",
+    "Writer",
+    "join_parts",
+    "read_conversations",
+    "user_turn_prefix",
+    "write_conversations",
+]

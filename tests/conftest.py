@@ -1,0 +1,46 @@
+"""No test may reach the network or the user's own cache of models."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+import tempfile
+from typing import Any
+
+import pytest
+import torch
+
+# Set before any test module imports huggingface_hub, which reads it once.
+os.environ["HF_HOME"] = tempfile.mkdtemp(prefix="eagle-tests-hf-")
+
+# The tests' models are tiny: more threads only wait for each other, and badly so on a busy machine.
+torch.set_num_threads(1)
+
+
+def _is_local(address: Any) -> bool:
+    if not isinstance(address, tuple):  # a Unix socket's path
+        return True
+    host = address[0]
+    if host in ("localhost", ""):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+@pytest.fixture(autouse=True)
+def _no_network(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections beyond this machine fail, except in tests marked ``network``."""
+    if request.node.get_closest_marker("network"):
+        return
+    for name in ("connect", "connect_ex"):
+        original = getattr(socket.socket, name)
+
+        def guarded(self: socket.socket, address: Any, original: Any = original) -> Any:
+            if not _is_local(address):
+                raise OSError(f"tests may not connect to {address}")
+            return original(self, address)
+
+        monkeypatch.setattr(socket.socket, name, guarded)

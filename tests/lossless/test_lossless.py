@@ -1,0 +1,94 @@
+"""The promise of the project: drafting never changes the answer.
+
+On a float32 model every drafter writes the same tokens as none, at every temperature, and greedy
+text is that of transformers.generate. Seeds are fixed: a draw within float32 rounding of a border
+between two tokens would be the one way to differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from eagle_core.config import GenerationConfig, TreeConfig
+from eagle_core.drafters.base import Drafter
+from eagle_core.drafters.none import NoDrafter
+from eagle_core.engine import generate_tokens
+from eagle_core.events import Finished
+from eagle_core.target import Target
+from eagle_core.testing import OracleDrafter, RandomTreeDrafter, WrongDrafter, tiny_target
+
+PROMPT = [72, 101, 108, 108, 111, 32]
+N_NEW = 48
+
+Make = Callable[[list[int]], Drafter]
+DRAFTERS: dict[str, Make] = {
+    "oracle": lambda truth: OracleDrafter(truth, len(PROMPT), n_wrong=2),
+    "half-right": lambda truth: OracleDrafter(truth, len(PROMPT), wrong_after=2),
+    "wrong": lambda truth: WrongDrafter(truth, len(PROMPT)),
+    "random": lambda truth: RandomTreeDrafter(5, continuation=truth, n_prompt=len(PROMPT)),
+}
+
+
+@pytest.fixture(scope="module")
+def target() -> Target:
+    return tiny_target("llama", seed=3)
+
+
+def answer(
+    target: Target, drafter: Drafter, config: GenerationConfig, eos_ids: frozenset[int]
+) -> Finished:
+    events = list(
+        generate_tokens(target, target.new_cache(), drafter, PROMPT, config, TreeConfig(), eos_ids)
+    )
+    assert isinstance(events[-1], Finished)
+    return events[-1]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("top_p", [1.0, 0.9])
+@pytest.mark.parametrize("temperature", [0.0, 0.8, 1.3])
+def test_every_drafter_writes_what_none_writes(target, temperature, top_p, seed):
+    config = GenerationConfig(max_new_tokens=N_NEW, temperature=temperature, top_p=top_p, seed=seed)
+    eos_ids = frozenset({7})
+    plain = answer(target, NoDrafter(), config, eos_ids)
+    truth = list(plain.token_ids)
+    accepted = {}
+    for name, make in DRAFTERS.items():
+        drafted = answer(target, make(truth), config, eos_ids)
+        assert drafted.token_ids == plain.token_ids, name
+        assert drafted.reason == plain.reason
+        accepted[name] = drafted.stats.n_accepted
+    assert accepted["oracle"] > accepted["half-right"] > accepted["wrong"] == 0
+    assert accepted["random"] > 0
+
+
+def test_greedy_is_that_of_transformers(target):
+    expected = target.model.generate(
+        torch.tensor([PROMPT]),
+        attention_mask=torch.ones(1, len(PROMPT), dtype=torch.long),
+        max_new_tokens=N_NEW,
+        do_sample=False,
+        eos_token_id=None,
+        pad_token_id=0,
+    )[0, len(PROMPT) :].tolist()
+    config = GenerationConfig(max_new_tokens=N_NEW)
+    assert len(set(expected)) > 10, "a text that repeats itself would prove little"
+    for make in (lambda _: NoDrafter(), *DRAFTERS.values()):
+        assert list(answer(target, make(expected), config, frozenset()).token_ids) == expected
+
+
+def test_seeds_and_temperatures_change_the_answer(target):
+    texts = {
+        answer(
+            target,
+            NoDrafter(),
+            GenerationConfig(max_new_tokens=16, temperature=temperature, seed=seed),
+            frozenset(),
+        ).token_ids
+        for temperature in (0.8, 1.3)
+        for seed in range(3)
+    }
+    assert len(texts) == 6

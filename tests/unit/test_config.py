@@ -1,0 +1,89 @@
+"""Settings: defaults are valid, limits hold at their edges, nothing unknown is dropped."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from eagle_core import config
+from eagle_core.config import (
+    FIGURE_9,
+    DraftConfig,
+    GenerationConfig,
+    LoadConfig,
+    TreeConfig,
+    from_mapping,
+)
+from eagle_core.errors import ConfigError
+
+KINDS = (GenerationConfig, TreeConfig, DraftConfig, LoadConfig)
+LIMITED = [
+    pytest.param(kind, spec, id=f"{kind.__name__}.{spec.name}")
+    for kind in KINDS
+    for spec in dataclasses.fields(kind)
+    if "min" in spec.metadata or "max" in spec.metadata
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_defaults_are_valid_frozen_and_documented(kind: Any) -> None:
+    value = kind()
+    for spec in dataclasses.fields(kind):
+        assert spec.metadata["help"].endswith("."), spec.name
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(value, spec.name, getattr(value, spec.name))
+
+
+@pytest.mark.parametrize(("kind", "spec"), LIMITED)
+def test_limits_hold_at_their_edges(kind: Any, spec: Any) -> None:
+    for side, beyond in [("min", -1), ("max", 1)]:
+        edge = spec.metadata[side]
+        assert getattr(kind(**{spec.name: edge}), spec.name) == edge
+        with pytest.raises(ConfigError, match=spec.name):
+            kind(**{spec.name: edge + beyond})
+
+
+@pytest.mark.parametrize("value", [float("nan"), "0.5", True, [1]])
+def test_a_number_must_be_a_number(value: Any) -> None:
+    with pytest.raises(ConfigError, match="temperature is out of range"):
+        GenerationConfig(temperature=value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (TreeConfig, {"policy": "bush"}),
+        (DraftConfig, {"drafter": "oracle"}),
+        (LoadConfig, {"dtype": "float8"}),
+    ],
+)
+def test_a_choice_must_be_one_of_them(kind: Any, values: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="not one of the choices"):
+        kind(**values)
+
+
+def test_the_rule_follows_from_the_temperature() -> None:
+    assert GenerationConfig(temperature=0).rule == "greedy"
+    assert GenerationConfig(temperature=0.7).rule == "match"
+
+
+def test_an_unknown_key_is_an_error() -> None:
+    assert from_mapping(TreeConfig, {"depth": 3}) == TreeConfig(depth=3)
+    with pytest.raises(ConfigError, match=r"unknown setting a, deep .*policy, depth"):
+        from_mapping(TreeConfig, {"deep": 3, "a": 1})
+
+
+def test_figure_9_is_a_tree() -> None:
+    config.check_shape(FIGURE_9)
+    assert len(FIGURE_9) == 25
+    assert max(map(len, FIGURE_9)) == 5
+
+
+@pytest.mark.parametrize(
+    "shape", [(), ((0,), (0,)), ((0, 0),), ((),), ((0,), (0, -1)), ((0,), (0, 0, 0))]
+)
+def test_shapes_that_are_no_tree(shape: Any) -> None:
+    with pytest.raises(ConfigError, match="tree shape"):
+        TreeConfig(shape=shape)

@@ -1,0 +1,87 @@
+"""Noise, probabilities and the draw."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import TopPLogitsWarper
+
+from eagle_core.config import GenerationConfig
+from eagle_core.errors import ModelError
+from eagle_core.sampling import check_finite, choose, invert, position_noise, to_probabilities
+
+
+def test_noise_depends_on_seed_and_position_alone():
+    noise = position_noise(3, 0, 100)
+    assert torch.equal(position_noise(3, 40, 10), noise[40:50])
+    assert not torch.equal(position_noise(4, 0, 100), noise)
+    assert noise.dtype == torch.float32
+    # The definition is part of what a user relies on: same seed, same answer, in later versions too.
+    assert (noise[:3] * 2**24).tolist() == [14074199.0, 12373501.0, 9954466.0]
+
+
+def test_noise_is_uniform_and_below_one():
+    noise = position_noise(0, 0, 20_000)
+    assert float(noise.min()) >= 0
+    assert float(noise.max()) < 1
+    counts = torch.histc(noise, 20, 0, 1)
+    # Chi-square with 19 degrees of freedom: 43.8 is its 0.1% point; the seed is fixed.
+    assert float(((counts - 1000) ** 2 / 1000).sum()) < 43.8
+    seeds = torch.stack([position_noise(seed, 7, 1) for seed in range(2000)])
+    assert abs(float(seeds.mean()) - 0.5) < 0.03  # 4.6 standard errors
+
+
+def test_invert_never_takes_an_impossible_token():
+    probabilities = torch.tensor([[0.0, 0.25, 0.0, 0.75, 0.0]])
+    highest = 1 - 2.0**-24
+    cases = {0.0: 1, 0.2499: 1, 0.25: 3, highest: 3}
+    for noise, token in cases.items():
+        assert invert(probabilities, torch.tensor([noise])).item() == token
+
+
+def test_invert_survives_a_total_that_is_not_one():
+    probabilities = torch.full((1, 49_152), 1 / 49_152) * 0.999
+    assert invert(probabilities, torch.tensor([1 - 2.0**-24])).item() == 49_151
+
+
+def test_draws_follow_the_distribution():
+    config = GenerationConfig(temperature=0.7, top_p=0.9)
+    logits = torch.randn(1, 12, generator=torch.Generator().manual_seed(0)) * 2
+    expected = to_probabilities(logits, config)[0]
+    n_draws = 20_000
+    tokens, chances = choose(logits.expand(n_draws, -1), position_noise(1, 0, n_draws), config)
+    counts = torch.bincount(tokens, minlength=12).float()
+    assert int(counts[expected == 0].sum()) == 0
+    kept = expected > 0
+    chi_square = ((counts - n_draws * expected)[kept] ** 2 / (n_draws * expected[kept])).sum()
+    assert float(chi_square) < 31.3  # 0.1% point at 11 degrees of freedom, an upper bound
+    assert torch.equal(chances, expected[tokens])
+
+
+def test_top_p_is_that_of_transformers():
+    logits = torch.randn(3, 50, generator=torch.Generator().manual_seed(1)) * 3
+    ours = to_probabilities(logits, GenerationConfig(temperature=1.3, top_p=0.6))
+    theirs = TopPLogitsWarper(0.6)(torch.empty(3, 0), logits / 1.3).softmax(-1)
+    # The scores differ by a constant, which shifts float32 rounding.
+    torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-5)
+
+
+def test_greedy_takes_the_first_maximum_and_plain_softmax():
+    logits = torch.tensor([[1.0, 3.0, 3.0]], dtype=torch.bfloat16)
+    tokens, chances = choose(logits, torch.zeros(1), GenerationConfig())
+    assert tokens.tolist() == [1]
+    torch.testing.assert_close(chances, logits.float().softmax(-1)[:, 1])
+
+
+def test_tiny_temperature_does_not_overflow():
+    logits = torch.tensor([[1.0, 300.0, 2.0]])
+    config = GenerationConfig(temperature=1e-38)
+    tokens, chances = choose(logits, torch.tensor([0.5]), config)
+    assert (tokens.item(), chances.item()) == (1, 1.0)
+
+
+def test_bad_logits_raise():
+    with pytest.raises(ModelError, match="form"):
+        choose(torch.zeros(5), torch.zeros(1), GenerationConfig())
+    with pytest.raises(ModelError, match="not a number"):
+        check_finite([0.5, float("nan")])
