@@ -121,6 +121,13 @@ class Target:
         mask = self._tree_mask(tree.ancestor_mask.to(device), positions, tree.max_depth, cache)
         return self._forward(tokens, positions, mask, cache, n_logits=tree.n_nodes)
 
+    @torch.inference_mode()
+    def batch_features(self, ids: Tensor) -> Tensor:
+        """Features [B, T, D] of whole texts [B, T] i64 at once, without a cache; for training data."""
+        device = self.device
+        features: Tensor = self._decoder(input_ids=ids.to(device), use_cache=False)[0]
+        return features
+
     def _forward(
         self, ids: Tensor, positions: Tensor, mask: Any, cache: KVCache, *, n_logits: int
     ) -> TargetOutput:

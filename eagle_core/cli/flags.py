@@ -50,7 +50,8 @@ class Parser(argparse.ArgumentParser):
 def add_config_flags(parser: argparse.ArgumentParser, *kinds: type[Any]) -> None:
     """A flag for each field of each dataclass; a field that is itself a config is left out."""
     for kind in kinds:
-        group = parser.add_argument_group(TITLES.get(kind, kind.__name__))
+        summary = (kind.__doc__ or kind.__name__).partition(".")[0].lower()
+        group = parser.add_argument_group(TITLES.get(kind, summary))
         hints = get_type_hints(kind)
         for spec in dataclasses.fields(kind):
             if not dataclasses.is_dataclass(hints[spec.name]):
@@ -80,7 +81,7 @@ def _help(spec: dataclasses.Field[Any]) -> str:
     text = str(spec.metadata["help"]).replace("%", "%%")
     if default is None or isinstance(default, bool):
         return text
-    shown = ",".join(default) if isinstance(default, tuple) else default
+    shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
     return f"{text} (default: {shown})"
 
 
@@ -95,7 +96,7 @@ def _parser_of(hint: Any) -> tuple[Callable[[str], Any], str]:
     if hint == Shape:
         return parse_shape, '"0 1 00 01"'
     if get_origin(hint) is tuple:
-        return parse_names, "A,B"
+        return (parse_numbers, "X,Y") if get_args(hint)[0] is float else (parse_names, "A,B")
     if hint is int:
         return int, "N"
     if hint is float:
@@ -106,6 +107,11 @@ def _parser_of(hint: Any) -> tuple[Callable[[str], Any], str]:
 def parse_names(text: str) -> tuple[str, ...]:
     """Comma-separated names: "a, b" is ("a", "b")."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def parse_numbers(text: str) -> tuple[float, ...]:
+    """Comma-separated numbers: "0, 0.7" is (0.0, 0.7)."""
+    return tuple(float(name) for name in parse_names(text))
 
 
 def parse_shape(text: str) -> Shape:
@@ -152,6 +158,7 @@ __all__ = [
     "UsageError",
     "add_config_flags",
     "parse_names",
+    "parse_numbers",
     "parse_shape",
     "read_config",
     "read_draft_config",

@@ -1,0 +1,203 @@
+"""``eagle-chat train``: collect data, fit a head, measure it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from eagle_core.cli.console import note, write_json, write_line
+from eagle_core.cli.flags import add_config_flags, read_config, read_draft_config
+from eagle_core.cli.stream import Progress, open_session
+from eagle_core.config import DraftConfig, GenerationConfig, LoadConfig, TreeConfig
+from eagle_core.errors import ConfigError
+from eagle_core.events import TrainStep
+from eagle_core.train.config import CollectConfig, FitConfig
+
+if TYPE_CHECKING:
+    from eagle_core.session import Session
+
+CONVERSATIONS_NAME = "conversations.npz"
+
+
+def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
+    """Add ``train collect``, ``train fit`` and ``train eval``."""
+    train = subparsers.add_parser("train", help="make a head", description="Make a head for a base model.")
+    actions = train.add_subparsers(dest="action", required=True, metavar="action")
+
+    collect = actions.add_parser(
+        "collect", allow_abbrev=False, help="conversations and the base's features for them",
+        description="Collect conversations (self-written unless a file is given) and extract features.",
+    )  # fmt: skip
+    source = collect.add_mutually_exclusive_group()
+    source.add_argument("--conversations", metavar="FILE", help='JSON lines, each {"messages": [...]}')
+    source.add_argument("--token-ids", metavar="FILE", help="a conversation set collected before (.npz)")
+    collect.add_argument("--out", required=True, metavar="FOLDER", help="where the data goes")
+    collect.add_argument("--json", action="store_true", help="the outcome as one JSON object")
+    add_config_flags(collect, CollectConfig, LoadConfig)
+    collect.set_defaults(run=run_collect)
+
+    fit = actions.add_parser(
+        "fit", allow_abbrev=False, help="train a head on collected data",
+        description="Train a head; run it again after a kill and it goes on from its last checkpoint.",
+    )  # fmt: skip
+    fit.add_argument("--data", required=True, metavar="FOLDER", help="what `train collect` wrote")
+    fit.add_argument("--out", required=True, metavar="FOLDER", help="where the head goes")
+    fit.add_argument("--json", action="store_true", help="the outcome as one JSON object")
+    add_config_flags(fit, FitConfig, LoadConfig)
+    fit.set_defaults(run=run_fit)
+
+    measure = actions.add_parser(
+        "eval", allow_abbrev=False, help="tau and acceptance per depth on questions",
+        description="Answer questions and report how much of the drafts was accepted.",
+    )  # fmt: skip
+    measure.add_argument("--prompts", required=True, metavar="FILE", help="questions, JSON lines")
+    measure.add_argument("--limit", type=int, metavar="N", help="only N of them, evenly spaced")
+    measure.add_argument("--json", action="store_true", help="the figures as one JSON object")
+    add_config_flags(measure, LoadConfig, GenerationConfig, DraftConfig, TreeConfig)
+    measure.set_defaults(run=run_eval)
+
+
+def run_collect(args: argparse.Namespace) -> int:
+    """Write ``conversations.npz`` and feature shards.
+
+    Raises: EagleError.
+    """
+    from eagle_core.train.dataset import extract_features
+
+    config = read_config(args, CollectConfig)
+    out = Path(args.out)
+    progress = Progress()
+    session = open_session(read_config(args, LoadConfig), progress)
+    conversations = _conversations(args, config, session, out, progress)
+    conversations.save(out / CONVERSATIONS_NAME)
+    shards = extract_features(
+        conversations, out, session.target.batch_features, base=session.info.base, seed=config.seed
+    )
+    for done, total in shards:
+        progress.count("extracting features", done, total, unit=" shards")
+    progress.close()
+    outcome = {
+        "out": str(out),
+        "n_conversations": len(conversations),
+        "n_tokens": int(conversations.offsets[-1]),
+        "n_response_tokens": conversations.n_response_tokens,
+    }
+    if args.json:
+        write_json(outcome)
+    else:
+        write_line(
+            f"{outcome['n_conversations']} conversations, {outcome['n_response_tokens']} answer tokens in {out}"
+        )
+    return 0
+
+
+def _conversations(
+    args: argparse.Namespace, config: CollectConfig, session: Session, out: Path, progress: Progress
+) -> Any:
+    from eagle_core.train.collect import join_parts, read_conversations, write_conversations
+    from eagle_core.train.dataset import Conversations
+
+    if args.token_ids is not None:
+        return Conversations.load(Path(args.token_ids))
+    if args.conversations is not None:
+        return read_conversations(session, Path(args.conversations), config)
+    for step in write_conversations(session, config, out / "parts"):
+        progress.count("writing conversations", step.done, step.total, unit=" tokens")
+    return join_parts(out / "parts")
+
+
+def run_fit(args: argparse.Namespace) -> int:
+    """Train, with a progress bar; writes the head, ``history.jsonl`` and ``training.png``.
+
+    Raises: EagleError.
+    """
+    from tqdm import tqdm
+
+    from eagle_core.heads.eagle1 import config_for_base
+    from eagle_core.loading import load_base
+    from eagle_core.train.dataset import FeatureFolder
+    from eagle_core.train.fit import Trainer
+    from eagle_core.train.plot import write_training_plot
+
+    config = read_config(args, FitConfig)
+    data, out = FeatureFolder(Path(args.data)), Path(args.out)
+    base = load_base(read_config(args, LoadConfig), Progress())
+    embedding, lm_head = base.model.get_input_embeddings(), base.model.get_output_embeddings()
+    vocab_size = int(lm_head.weight.shape[0])
+    if config.draft_vocab_size > vocab_size:
+        raise ConfigError(
+            "draft_vocab_size is larger than the vocabulary",
+            expected=f"at most {vocab_size}", got=str(config.draft_vocab_size), hint="0 scores every token",
+        )  # fmt: skip
+    shape = config_for_base(
+        base.model.config.get_text_config(), n_layers=config.n_layers, draft_vocab_size=config.draft_vocab_size
+    )
+    trainer = Trainer(shape, embedding.weight.detach(), lm_head.weight.detach(), data, out, config)
+    if trainer.progress.step:
+        note(f"going on from step {trainer.progress.step}")
+    with tqdm(total=1.0, unit="run", bar_format="{desc} {percentage:3.0f}%|{bar}| ETA {remaining}") as bar:
+        for event in trainer.run():
+            bar.update(trainer.share_done() - bar.n)
+            bar.set_description(f"step {event.step} loss {event.loss:.3f}")
+            if event.acceptance:
+                tqdm.write(_acceptance_line(event), file=bar.fp)
+    history = trainer.progress.history
+    _write_history(history, out / "history.jsonl")
+    write_training_plot(history, out / "training.png", config)
+    acceptance = next((row["acceptance"] for row in reversed(history) if row["acceptance"]), ())
+    outcome = {"out": str(out), "n_steps": trainer.progress.step, "acceptance_at_depth": list(acceptance)}
+    if args.json:
+        write_json(outcome)
+    else:
+        write_line(f"head in {out}, held-out agreement {_rates(acceptance)}")
+    return 0
+
+
+def _acceptance_line(event: TrainStep) -> str:
+    return f"step {event.step}: held-out agreement by depth {_rates(event.acceptance)}"
+
+
+def _rates(rates: Any) -> str:
+    return " / ".join(f"{rate:.3f}" for rate in rates) or "not measured"
+
+
+def _write_history(history: list[dict[str, Any]], path: Path) -> None:
+    part = path.with_suffix(".part")
+    part.write_text("".join(json.dumps(row) + "\n" for row in history))
+    os.replace(part, path)
+
+
+def run_eval(args: argparse.Namespace) -> int:
+    """Measure acceptance on a file of questions.
+
+    Returns: 0, or 1 when an answer failed.
+    Raises: EagleError.
+    """
+    from eagle_core.bench.acceptance import measure_acceptance, summarize_acceptance
+    from eagle_core.bench.prompts import evenly_spaced, load_questions
+
+    questions = evenly_spaced(load_questions(Path(args.prompts)), args.limit)
+    generation, draft = read_config(args, GenerationConfig), read_draft_config(args)
+    progress = Progress()
+    session = open_session(read_config(args, LoadConfig), progress)
+    rows = []
+    for row in measure_acceptance(session, questions, generation, draft):
+        rows.append(row)
+        progress.count("answering", len(rows), len(questions), unit=" questions")
+    progress.close()
+    summary = summarize_acceptance(rows)
+    if args.json:
+        write_json(summary)
+    else:
+        tau = summary["tau_mean"]
+        write_line(f"tau {tau:.3f} over {summary['n_answers']} answers" if tau else "no answer took a step")
+        write_line(f"acceptance by depth {_rates(summary['acceptance_at_depth'])}")
+        for category, value in summary["tau_by_category"].items():
+            write_line(f"  {category:24} {value:.3f}")
+    return 1 if summary["n_failed"] else 0
+
+
+__all__ = ["add_parser"]
