@@ -60,7 +60,11 @@ def check_limits(config: Any) -> None:
         if low is None and high is None:
             continue
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not is_number or not (low is None or value >= low) or not (high is None or value <= high):
+        if (
+            not is_number
+            or not (low is None or value >= low)
+            or not (high is None or value <= high)
+        ):
             raise ConfigError(
                 f"{spec.name} is out of range",
                 expected=f"{low if low is not None else '-inf'} to {high if high is not None else 'inf'}",
@@ -98,7 +102,9 @@ class GenerationConfig:
         1.0, "Sample among the likeliest tokens that hold this share of probability.",
         min=0.01, max=1.0, step=0.01,
     )  # fmt: skip
-    seed: int = setting(0, "Same seed, same answer - with or without drafting.", min=0, max=2**63 - 1)
+    seed: int = setting(
+        0, "Same seed, same answer - with or without drafting.", min=0, max=2**63 - 1
+    )
 
     def __post_init__(self) -> None:
         check_limits(self)
@@ -122,9 +128,12 @@ class TreeConfig:
     branching: int = setting(
         6, "Nodes expanded per depth, and children drafted for each (dynamic).", min=1, max=64
     )
-    size: int = setting(24, "Most drafted tokens in a tree; the target checks them at once.", min=1, max=256)
+    size: int = setting(
+        24, "Most drafted tokens in a tree; the target checks them at once.", min=1, max=256
+    )
     shape: Shape | None = setting(
-        None, "Static tree as ranks from the root, for example 0 1 00 01; none: the paper's Figure 9 tree."
+        None,
+        "Static tree as ranks from the root, for example 0 1 00 01; none: the paper's Figure 9 tree.",
     )
 
     def __post_init__(self) -> None:
@@ -163,7 +172,9 @@ class DraftConfig:
     drafter: DrafterName = setting(
         "eagle", "none: plain decoding; eagle: the EAGLE head.", choices=get_args(DrafterName)
     )
-    tree: TreeConfig = field(default_factory=TreeConfig, metadata={"help": "Shape of the draft tree."})
+    tree: TreeConfig = field(
+        default_factory=TreeConfig, metadata={"help": "Shape of the draft tree."}
+    )
 
     def __post_init__(self) -> None:
         check_limits(self)
@@ -173,11 +184,15 @@ class DraftConfig:
 class LoadConfig:
     """Which base model and head to load, and how."""
 
-    base: str = setting(DEFAULT_BASE, "Base model: a known name, a Hub id, a folder or a .gguf file.")
+    base: str = setting(
+        DEFAULT_BASE, "Base model: a known name, a Hub id, a folder or a .gguf file."
+    )
     head: str | None = setting(
         None, "EAGLE head: a Hub id or a folder; none given: the one known for the base."
     )
-    dtype: DType = setting("auto", "Precision of the base model's weights.", choices=get_args(DType))
+    dtype: DType = setting(
+        "auto", "Precision of the base model's weights.", choices=get_args(DType)
+    )
     device: str = setting("auto", "auto, cpu, cuda, cuda:1, mps.")
     context_length: int | None = setting(
         None, "Longest prompt plus answer, in tokens; none given: the model's own, at most 8192.",

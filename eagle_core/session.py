@@ -66,11 +66,15 @@ class Session:
         head_name: how the head is called.
     """
 
-    def __init__(self, base: LoadedBase, head: Eagle1Head | None, head_name: str | None = None) -> None:
+    def __init__(
+        self, base: LoadedBase, head: Eagle1Head | None, head_name: str | None = None
+    ) -> None:
         self._tokenizer: Any = base.tokenizer
         self._target = Target(base.model, base.context_length)
         self._cache = self._target.new_cache(self._target.context_length + TREE_ROOM)
-        self._head = head.to(self._target.device, self._target.dtype).eval() if head is not None else None
+        self._head = (
+            head.to(self._target.device, self._target.dtype).eval() if head is not None else None
+        )
         self._eagle: EagleDrafter | None = None
         self._eos_ids = self._target.eos_ids(base.tokenizer)
         self._hidden_ids = self._eos_ids | special_ids(base.tokenizer)
@@ -208,7 +212,11 @@ class Session:
         self._cache = self._target.new_cache(self._target.context_length + TREE_ROOM)
 
     def _guarded(
-        self, prompt_ids: list[int], generation: GenerationConfig, draft: DraftConfig, cancel: threading.Event
+        self,
+        prompt_ids: list[int],
+        generation: GenerationConfig,
+        draft: DraftConfig,
+        cancel: threading.Event,
     ) -> Iterator[Event]:
         """The boundary: whatever goes wrong becomes one Failed event, and the caches start afresh."""
         try:
@@ -230,15 +238,23 @@ class Session:
             logger.exception("request failed")
             self._reset()
             yield Failed(
-                "internal", "something went wrong inside the engine", "try again; the log has the details"
+                "internal",
+                "something went wrong inside the engine",
+                "try again; the log has the details",
             )
 
     def _answer(
-        self, prompt_ids: list[int], generation: GenerationConfig, draft: DraftConfig, cancel: threading.Event
+        self,
+        prompt_ids: list[int],
+        generation: GenerationConfig,
+        draft: DraftConfig,
+        cancel: threading.Event,
     ) -> Iterator[Event]:
         _check_prompt(prompt_ids, self._target.vocab_size)
         if draft.drafter == "eagle" and self._head is None:
-            yield Notice("warning", f"no EAGLE head is known for {self.info.base}: decoding plainly")
+            yield Notice(
+                "warning", f"no EAGLE head is known for {self.info.base}: decoding plainly"
+            )
         drafter = self._prepare(prompt_ids, draft)
         stream = TextStream(self._tokenizer, self._hidden_ids)
         ids = list(prompt_ids)
@@ -278,7 +294,7 @@ class Session:
             return NoDrafter(keep)
         if self._eagle is None:
             self._eagle = EagleDrafter(
-                self._head, self._target.embed, self._target.model.get_output_embeddings(),
+                self._head, self._target.embed, self._target.output_embeddings,
                 draft.tree, self._target.context_length + 1,
             )  # fmt: skip
         self._eagle.configure(draft.tree)
@@ -306,7 +322,10 @@ class Session:
 def _check_prompt(prompt_ids: Sequence[int], vocab_size: int) -> None:
     if not prompt_ids:
         raise ConfigError(
-            "the prompt is empty", expected="at least one token", got="none", hint="write something first"
+            "the prompt is empty",
+            expected="at least one token",
+            got="none",
+            hint="write something first",
         )
     worst = max(prompt_ids)
     if worst >= vocab_size or min(prompt_ids) < 0:

@@ -74,6 +74,11 @@ class Target:
         """Of activations and cache."""
         return self.model.dtype
 
+    @property
+    def output_embeddings(self) -> nn.Module:
+        """The LM head as a module, for a drafter that scores a part of the vocabulary."""
+        return self._lm_head
+
     @torch.inference_mode()
     def embed(self, ids: Tensor) -> Tensor:
         """Embeddings [..., D] of ids [...], as the model itself feeds them to its first layer."""

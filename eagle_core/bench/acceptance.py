@@ -50,7 +50,11 @@ def summarize_acceptance(rows: list[Accepted]) -> dict[str, Any]:
 
     Answers of one token take no step; they and failed ones are counted apart, and in no mean.
     """
-    kept = [(row.question.category, row.stats) for row in rows if row.stats is not None and row.stats.n_steps]
+    kept = [
+        (row.question.category, row.stats)
+        for row in rows
+        if row.stats is not None and row.stats.n_steps
+    ]
     taus: dict[str, list[float]] = {}
     drafted: list[int] = []
     accepted: list[int] = []

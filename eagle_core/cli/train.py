@@ -24,7 +24,9 @@ CONVERSATIONS_NAME = "conversations.npz"
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Add ``train collect``, ``train fit`` and ``train eval``."""
-    train = subparsers.add_parser("train", help="make a head", description="Make a head for a base model.")
+    train = subparsers.add_parser(
+        "train", help="make a head", description="Make a head for a base model."
+    )
     actions = train.add_subparsers(dest="action", required=True, metavar="action")
 
     collect = actions.add_parser(
@@ -32,8 +34,12 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         description="Collect conversations (self-written unless a file is given) and extract features.",
     )  # fmt: skip
     source = collect.add_mutually_exclusive_group()
-    source.add_argument("--conversations", metavar="FILE", help='JSON lines, each {"messages": [...]}')
-    source.add_argument("--token-ids", metavar="FILE", help="a conversation set collected before (.npz)")
+    source.add_argument(
+        "--conversations", metavar="FILE", help='JSON lines, each {"messages": [...]}'
+    )
+    source.add_argument(
+        "--token-ids", metavar="FILE", help="a conversation set collected before (.npz)"
+    )
     collect.add_argument("--out", required=True, metavar="FOLDER", help="where the data goes")
     collect.add_argument("--json", action="store_true", help="the outcome as one JSON object")
     add_config_flags(collect, CollectConfig, LoadConfig)
@@ -89,7 +95,7 @@ def run_collect(args: argparse.Namespace) -> int:
         write_json(outcome)
     else:
         write_line(
-            f"{outcome['n_conversations']} conversations, {outcome['n_response_tokens']} answer tokens in {out}"
+            f"{len(conversations)} conversations, {outcome['n_response_tokens']} answer tokens in {out}"
         )
     return 0
 
@@ -125,7 +131,8 @@ def run_fit(args: argparse.Namespace) -> int:
     config = read_config(args, FitConfig)
     data, out = FeatureFolder(Path(args.data)), Path(args.out)
     base = load_base(read_config(args, LoadConfig), Progress())
-    embedding, lm_head = base.model.get_input_embeddings(), base.model.get_output_embeddings()
+    model: Any = base.model
+    embedding, lm_head = model.get_input_embeddings(), model.get_output_embeddings()
     vocab_size = int(lm_head.weight.shape[0])
     if config.draft_vocab_size > vocab_size:
         raise ConfigError(
@@ -133,12 +140,16 @@ def run_fit(args: argparse.Namespace) -> int:
             expected=f"at most {vocab_size}", got=str(config.draft_vocab_size), hint="0 scores every token",
         )  # fmt: skip
     shape = config_for_base(
-        base.model.config.get_text_config(), n_layers=config.n_layers, draft_vocab_size=config.draft_vocab_size
+        model.config.get_text_config(),
+        n_layers=config.n_layers,
+        draft_vocab_size=config.draft_vocab_size,
     )
     trainer = Trainer(shape, embedding.weight.detach(), lm_head.weight.detach(), data, out, config)
     if trainer.progress.step:
         note(f"going on from step {trainer.progress.step}")
-    with tqdm(total=1.0, unit="run", bar_format="{desc} {percentage:3.0f}%|{bar}| ETA {remaining}") as bar:
+    with tqdm(
+        total=1.0, unit="run", bar_format="{desc} {percentage:3.0f}%|{bar}| ETA {remaining}"
+    ) as bar:
         for event in trainer.run():
             bar.update(trainer.share_done() - bar.n)
             bar.set_description(f"step {event.step} loss {event.loss:.3f}")
@@ -148,7 +159,11 @@ def run_fit(args: argparse.Namespace) -> int:
     _write_history(history, out / "history.jsonl")
     write_training_plot(history, out / "training.png", config)
     acceptance = next((row["acceptance"] for row in reversed(history) if row["acceptance"]), ())
-    outcome = {"out": str(out), "n_steps": trainer.progress.step, "acceptance_at_depth": list(acceptance)}
+    outcome = {
+        "out": str(out),
+        "n_steps": trainer.progress.step,
+        "acceptance_at_depth": list(acceptance),
+    }
     if args.json:
         write_json(outcome)
     else:
@@ -193,7 +208,9 @@ def run_eval(args: argparse.Namespace) -> int:
         write_json(summary)
     else:
         tau = summary["tau_mean"]
-        write_line(f"tau {tau:.3f} over {summary['n_answers']} answers" if tau else "no answer took a step")
+        write_line(
+            f"tau {tau:.3f} over {summary['n_answers']} answers" if tau else "no answer took a step"
+        )
         write_line(f"acceptance by depth {_rates(summary['acceptance_at_depth'])}")
         for category, value in summary["tau_by_category"].items():
             write_line(f"  {category:24} {value:.3f}")

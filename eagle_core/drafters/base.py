@@ -1,7 +1,8 @@
 """The protocol between the loop and whatever proposes draft tokens.
 
-A drafter sees committed tokens, the target's features for them, and the pending token. It never sees the
-target's probabilities nor the verifier's random numbers, so it cannot affect the text (arXiv 2401.15077, 3.3).
+A drafter sees committed tokens, the target's features for them, and the pending token. It never sees
+the target's probabilities nor the verifier's random numbers, so it cannot affect the text
+(arXiv 2401.15077, 3.3).
 """
 
 from __future__ import annotations

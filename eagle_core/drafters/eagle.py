@@ -1,9 +1,10 @@
 """The EAGLE drafter: a head times a tree policy.
 
-The head's cache holds one row per committed token, computed from the *target's* features; rows that were
-drafted are dropped after each proposal (arXiv 2401.15077, 3.1). The one-step shift lives here: the row of
-position i takes feature i and token i + 1, so the last committed row already scores the children of the
-pending token. Policies: a fixed layout (chain and static), or grown by confidence (EAGLE-2, arXiv 2406.16858).
+The head's cache holds one row per committed token, computed from the *target's* features; rows that
+were drafted are dropped after each proposal (arXiv 2401.15077, 3.1). The one-step shift lives here: the
+row of position i takes feature i and token i + 1, so the last committed row already scores the children
+of the pending token. Policies: a fixed layout (chain and static), or grown by confidence (EAGLE-2, arXiv
+2406.16858).
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class EagleDrafter:
 
     Args:
         embed: token ids -> embeddings [.., D], the base's.
-        lm_head: features [.., D] -> logits [.., V], the base's module; sliced when the head has a draft vocabulary.
+        lm_head: features [.., D] -> logits [.., V], the base's module; sliced to a draft vocabulary.
         capacity: tokens that one request may have, prompt and answer together.
     """
 
@@ -66,7 +67,9 @@ class EagleDrafter:
         self._tree = tree
         self._capacity = capacity
         self._cache = KVCache(head.config.n_layers, capacity + max_drafted_rows(tree))
-        self._predicted: Tensor | None = None  # [D], the head's guess of the pending token's feature
+        self._predicted: Tensor | None = (
+            None  # [D], the head's guess of the pending token's feature
+        )
 
     @property
     def length(self) -> int:
@@ -76,7 +79,9 @@ class EagleDrafter:
     def configure(self, tree: TreeConfig) -> None:
         """Use another tree from the next proposal on; committed rows stay, unless they no longer fit."""
         if max_drafted_rows(tree) + self._capacity > self._cache.capacity:
-            self._cache = KVCache(self._head.config.n_layers, self._capacity + max_drafted_rows(tree))
+            self._cache = KVCache(
+                self._head.config.n_layers, self._capacity + max_drafted_rows(tree)
+            )
             self._predicted = None
         self._tree = tree
 
@@ -112,7 +117,9 @@ class EagleDrafter:
         if max_nodes < 1 or max_depth < 1:
             return DraftTree.single(pending)
         if self._predicted is None:
-            raise DraftError("nothing was committed before this proposal", expected="commit, then propose")
+            raise DraftError(
+                "nothing was committed before this proposal", expected="commit, then propose"
+            )
         committed = self._cache.length
         try:
             if self._tree.policy == "dynamic":
@@ -123,7 +130,9 @@ class EagleDrafter:
         finally:
             self._cache.rewind(committed)
 
-    def _run(self, tokens: Tensor, features: Tensor, positions: Tensor, mask: Tensor | None) -> Tensor:
+    def _run(
+        self, tokens: Tensor, features: Tensor, positions: Tensor, mask: Tensor | None
+    ) -> Tensor:
         """Head forward over [R] tokens and [R, D] features; writes R cache rows. Returns [R, D]."""
         embeddings = self._embed(tokens[None])  # [1, R, D]
         out = self._head(
@@ -154,14 +163,20 @@ class EagleDrafter:
         tokens = [pending.reshape(1)]
         for depth, level in enumerate(plan.levels):
             n_candidates = min(level.width, self._n_scored())
-            best = self._log_probabilities(features).topk(n_candidates, dim=-1).indices  # [R, width]
-            nodes = self._token_ids(best[level.sources, level.ranks.clamp(max=n_candidates - 1)])  # [W]
+            best = (
+                self._log_probabilities(features).topk(n_candidates, dim=-1).indices
+            )  # [R, width]
+            nodes = self._token_ids(
+                best[level.sources, level.ranks.clamp(max=n_candidates - 1)]
+            )  # [W]
             tokens.append(nodes)
             if depth + 1 == len(plan.levels):
                 break
             inputs = features[level.sources][level.expanded]  # [R', D]
             positions = torch.full_like(level.expanded, start + depth)
-            features = self._run(nodes[level.expanded], inputs, positions, self._mask(level.row_mask))
+            features = self._run(
+                nodes[level.expanded], inputs, positions, self._mask(level.row_mask)
+            )
             self._cache.advance(len(level.expanded))
         return plan.layout.tree(torch.cat(tokens))
 
@@ -183,9 +198,13 @@ class EagleDrafter:
         level_tokens = self._token_ids(best)  # [k]
         all_tokens, all_values = [level_tokens], [values]
         all_parents = [torch.full((width,), -1, dtype=torch.long, device=device)]
-        beam = torch.arange(width, device=device)  # places of the expanded nodes among all candidates
+        beam = torch.arange(
+            width, device=device
+        )  # places of the expanded nodes among all candidates
         beam_tokens, beam_values = level_tokens, values
-        features = self._predicted.expand(width, -1)  # [k, D]: the feature each node was scored from
+        features = self._predicted.expand(
+            width, -1
+        )  # [k, D]: the feature each node was scored from
         row_mask = eye = torch.eye(width, dtype=torch.bool, device=device)  # [k, rows]
         n_candidates = width
         for depth in range(1, max_depth):
@@ -232,7 +251,9 @@ def _best_nodes(
     new_parents = torch.searchsorted(kept, old_parents) + 1
     new_parents = torch.where(old_parents < 0, 0, new_parents)
     root = torch.full((1,), -1, dtype=torch.long, device=tokens.device)
-    if tokens.device.type == "cpu":  # elsewhere reading it would cost a sync; the bound does as well
+    if (
+        tokens.device.type == "cpu"
+    ):  # elsewhere reading it would cost a sync; the bound does as well
         last = int(kept[-1])
         max_depth = 1 if last < width else 2 + (last - width) // width**2
     return DraftTree(
@@ -242,7 +263,11 @@ def _best_nodes(
 
 def max_drafted_rows(tree: TreeConfig) -> int:
     """Cache rows that one proposal may write beside the committed ones."""
-    return tree.depth * tree.branching if tree.policy == "dynamic" else max(tree.size, len(_shape_of(tree)))
+    return (
+        tree.depth * tree.branching
+        if tree.policy == "dynamic"
+        else max(tree.size, len(_shape_of(tree)))
+    )
 
 
 def _shape_of(tree: TreeConfig) -> Shape:
@@ -262,13 +287,21 @@ def _plan(shape: Shape, device: torch.device) -> _Plan:
         nodes = range(begin, end)
         expanded = [node for node in nodes if node in parents]
         drafted += expanded
-        mask = layout.ancestor_mask[expanded][:, drafted] if expanded else torch.zeros(0, 0, dtype=torch.bool)
+        mask = (
+            layout.ancestor_mask[expanded][:, drafted]
+            if expanded
+            else torch.zeros(0, 0, dtype=torch.bool)
+        )
         levels.append(
             _Level(
-                sources=torch.tensor([rows_above.index(parents[node]) for node in nodes], device=device),
+                sources=torch.tensor(
+                    [rows_above.index(parents[node]) for node in nodes], device=device
+                ),
                 ranks=layout.ranks[begin:end],
                 width=int(layout.ranks[begin:end].max()) + 1,
-                expanded=torch.tensor([node - begin for node in expanded], dtype=torch.long, device=device),
+                expanded=torch.tensor(
+                    [node - begin for node in expanded], dtype=torch.long, device=device
+                ),
                 row_mask=mask,
             )
         )

@@ -1,8 +1,8 @@
 """The EAGLE-1 head (arXiv 2401.15077, section 3.1): one fully connected layer and a decoder layer.
 
-From the features f_1..f_i and the tokens one step ahead t_2..t_{i+1} it predicts the next feature f_{i+1}; the
-base's own LM head turns that into token scores. Keys and semantics are those of the published checkpoints:
-concatenation order [embedding; feature], no input norm in layer 0, no final norm, optional biases.
+From the features f_1..f_i and the tokens one step ahead t_2..t_{i+1} it predicts the next feature
+f_{i+1}; the base's own LM head turns that into token scores. Keys and semantics are those of the published
+checkpoints: concatenation order [embedding; feature], no input norm in layer 0, no final norm, optional biases.
 
 Index example: for tokens t_0 t_1 t_2 the inputs are (f_0, t_1), (f_1, t_2) at positions 0 and 1, and the
 outputs predict f_1 and f_2; the LM head of the latter scores t_3.
@@ -116,7 +116,7 @@ class Eagle1Config:
 
     def to_llama(self) -> LlamaConfig:
         """The same shapes for transformers' layers."""
-        config = LlamaConfig(
+        return LlamaConfig(
             hidden_size=self.hidden_size,
             intermediate_size=self.intermediate_size,
             num_hidden_layers=self.n_layers,
@@ -126,9 +126,8 @@ class Eagle1Config:
             rms_norm_eps=self.rms_norm_eps,
             hidden_act=self.hidden_act,
             rope_parameters={"rope_type": "default", "rope_theta": self.rope_theta},
-            attn_implementation="sdpa",
+            attn_implementation="sdpa",  # type: ignore[call-arg]  # taken by the base class
         )
-        return config
 
 
 class Eagle1Head(nn.Module):
@@ -146,7 +145,7 @@ class Eagle1Head(nn.Module):
         first.input_layernorm = nn.Identity()  # the reference head has no input norm in layer 0
         if config.qkv_bias:
             for layer in self.layers:
-                _add_qkv_bias(layer.self_attn)
+                _add_qkv_bias(layer)
         self.rotary = LlamaRotaryEmbedding(llama)
         vocabulary = torch.zeros(config.draft_vocab_size, dtype=torch.long)
         self.register_buffer(VOCABULARY_KEY, vocabulary if config.draft_vocab_size else None)
@@ -162,6 +161,7 @@ class Eagle1Head(nn.Module):
         self.fc.weight[:, width:] = torch.eye(width)
         if self.fc.bias is not None:
             self.fc.bias.zero_()
+        layer: Any
         for layer in self.layers:
             layer.self_attn.o_proj.weight.zero_()
             layer.mlp.down_proj.weight.zero_()
@@ -186,7 +186,7 @@ class Eagle1Head(nn.Module):
         Returns: [B, T, D] predicted next features, un-normed.
         Source: arXiv 2401.15077, section 3.1.
         """
-        hidden = self.fc(torch.cat((embeddings, features), dim=-1))  # [B, T, D]
+        hidden: Tensor = self.fc(torch.cat((embeddings, features), dim=-1))  # [B, T, D]
         rotary = self.rotary(hidden, position_ids)
         kwargs = {"cache": cache} if cache is not None else {}
         for layer in self.layers:
@@ -221,11 +221,15 @@ class Eagle1Head(nn.Module):
         wanted = {key: tuple(value.shape) for key, value in head.state_dict().items()}
         found = {key: tuple(value.shape) for key, value in state.items()}
         if wanted != found:
-            differing = sorted(k for k in wanted.keys() | found.keys() if wanted.get(k) != found.get(k))
+            differing = sorted(
+                k for k in wanted.keys() | found.keys() if wanted.get(k) != found.get(k)
+            )
             raise CheckpointMismatch(
                 f"the head's tensors do not fit together: {', '.join(differing)}",
-                expected=", ".join(f"{k} {list(wanted[k])}" for k in differing if k in wanted) or "nothing more",
-                got=", ".join(f"{k} {list(found[k])}" for k in differing if k in found) or "nothing",
+                expected=", ".join(f"{k} {list(wanted[k])}" for k in differing if k in wanted)
+                or "nothing more",
+                got=", ".join(f"{k} {list(found[k])}" for k in differing if k in found)
+                or "nothing",
                 hint="the file is damaged or is another kind of head",
             )
         head.load_state_dict(state, strict=True)
@@ -257,7 +261,8 @@ class Eagle1Head(nn.Module):
         return cls.from_state(state, hints).to(state["fc.weight"].dtype)
 
 
-def _add_qkv_bias(attention: nn.Module) -> None:
+def _add_qkv_bias(layer: Any) -> None:
+    attention = layer.self_attn
     for name in ("q_proj", "k_proj", "v_proj"):
         old: nn.Linear = getattr(attention, name)
         setattr(attention, name, nn.Linear(old.in_features, old.out_features, bias=True))

@@ -65,7 +65,13 @@ def group_rows(rows: list[Sequence], batch_tokens: int) -> list[list[Sequence]]:
 
 
 def epoch_batches(
-    folder: FeatureFolder, shards: list[Path], batch_tokens: int, *, seed: int, epoch: int, skip: int = 0
+    folder: FeatureFolder,
+    shards: list[Path],
+    batch_tokens: int,
+    *,
+    seed: int,
+    epoch: int,
+    skip: int = 0,
 ) -> Iterator[Batch]:
     """One pass over ``shards`` in the order fixed by (seed, epoch), without the first ``skip`` batches."""
     random = np.random.default_rng((seed, epoch))

@@ -24,8 +24,8 @@ from eagle_core.train.dataset import Conversations
 MARK = "\u241f"  # stands for the user's text while the template is taken apart
 OPENINGS = (
     "", "", "", "Write", "Explain", "How", "What", "Why", "Give me", "Can you", "Describe", "List", "Tell me",
-    "Create", "def ", "Calculate", "Summarize", "Translate", "I need", "Imagine", "Compare", "Please", "Is it",
-    "Find", "Help me", "The", "Who", "When", "Rewrite", "Design",
+    "Create", "def ", "Calculate", "Summarize", "Translate", "I need", "Imagine", "Compare", "Please",
+    "Is it", "Find", "Help me", "The", "Who", "When", "Rewrite", "Design",
 )  # fmt: skip
 
 
@@ -65,18 +65,27 @@ class Writer:
         self._eos = sorted(session.target.eos_ids(session.tokenizer))
 
     @torch.inference_mode()
-    def continue_all(self, prompts: list[list[int]], temperature: float, max_new_tokens: int) -> list[list[int]]:
+    def continue_all(
+        self, prompts: list[list[int]], temperature: float, max_new_tokens: int
+    ) -> list[list[int]]:
         """New tokens for each prompt, an end-of-text token included where one came."""
         width = max(len(prompt) for prompt in prompts)
         device = self._session.target.device
-        ids = torch.full((len(prompts), width), self._pad, dtype=torch.long)  # [B, T], padded on the left
+        ids = torch.full(
+            (len(prompts), width), self._pad, dtype=torch.long
+        )  # [B, T], padded on the left
         mask = torch.zeros_like(ids)
         for row, prompt in enumerate(prompts):
             ids[row, width - len(prompt) :] = torch.tensor(prompt)
             mask[row, width - len(prompt) :] = 1
         sampling: dict[str, Any] = {"do_sample": False}
         if temperature > 0:
-            sampling = {"do_sample": True, "temperature": temperature, "top_k": self._config.top_k, "top_p": 1.0}
+            sampling = {
+                "do_sample": True,
+                "temperature": temperature,
+                "top_k": self._config.top_k,
+                "top_p": 1.0,
+            }
         out: Tensor = self._model.generate(
             input_ids=ids.to(device), attention_mask=mask.to(device), max_new_tokens=max_new_tokens,
             pad_token_id=self._pad, eos_token_id=self._eos, **sampling,
@@ -95,14 +104,19 @@ class Writer:
         openings = [OPENINGS[i] for i in random.integers(len(OPENINGS), size=count)]
         tokenizer = self._session.tokenizer
         prompts = [
-            list(tokenizer(prefix + opening, add_special_tokens=False).input_ids) for opening in openings
+            list(tokenizer(prefix + opening, add_special_tokens=False).input_ids)
+            for opening in openings
         ]
-        written = self.continue_all(prompts, self._config.user_temperature, self._config.max_user_tokens)
+        written = self.continue_all(
+            prompts, self._config.user_temperature, self._config.max_user_tokens
+        )
         texts = [str(tokenizer.decode(tokens, skip_special_tokens=True)) for tokens in written]
         return [(opening + text).strip() for opening, text in zip(openings, texts, strict=True)]
 
 
-def write_conversations(session: Session, config: CollectConfig, folder: Path) -> Iterator[CollectProgress]:
+def write_conversations(
+    session: Session, config: CollectConfig, folder: Path
+) -> Iterator[CollectProgress]:
     """Let the model write conversations until there are enough; parts in ``folder`` survive a kill.
 
     Yields: progress after each batch. Afterwards :func:`join_parts` makes one set.
@@ -119,7 +133,9 @@ def write_conversations(session: Session, config: CollectConfig, folder: Path) -
         yield CollectProgress(min(done, config.n_tokens), config.n_tokens)
 
 
-def _write_part(session: Session, writer: Writer, config: CollectConfig, part: int) -> Conversations:
+def _write_part(
+    session: Session, writer: Writer, config: CollectConfig, part: int
+) -> Conversations:
     random = np.random.default_rng((config.seed, part))
     temperature = config.temperatures[part % len(config.temperatures)]
     with torch.random.fork_rng():  # transformers' generate draws from the global generator only
@@ -163,7 +179,9 @@ def read_conversations(session: Session, path: Path, config: CollectConfig) -> C
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {path}", got=str(error), hint="give a JSONL file") from error
+        raise ConfigError(
+            f"cannot read {path}", got=str(error), hint="give a JSONL file"
+        ) from error
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -198,7 +216,7 @@ def _messages(path: Path, number: int, line: str) -> Sequence[Message]:
     if not is_fine:
         raise ConfigError(
             f"line {number} of {path} is no conversation",
-            expected='{"messages": [{"role": "user", "content": ".."}, {"role": "assistant", "content": ".."}]}',
+            expected='{"messages": [{"role": "user", "content": "..."}, ..., an assistant turn]}',
             got=line[:80],
             hint="the last message must be the assistant's",
         )

@@ -17,8 +17,12 @@ class CollectConfig:
     n_tokens: int = setting(500_000, "Answer tokens to collect.", min=1, max=1_000_000_000)
     batch_size: int = setting(96, "Conversations written at once.", min=1, max=4096)
     max_length: int = setting(400, "Longest conversation, in tokens.", min=16, max=32_768)
-    max_user_tokens: int = setting(72, "Longest self-written user turn, in tokens.", min=4, max=4096)
-    user_temperature: float = setting(0.9, "Temperature of self-written user turns.", min=0.05, max=2.0)
+    max_user_tokens: int = setting(
+        72, "Longest self-written user turn, in tokens.", min=4, max=4096
+    )
+    user_temperature: float = setting(
+        0.9, "Temperature of self-written user turns.", min=0.05, max=2.0
+    )
     temperatures: tuple[float, ...] = setting(
         (0.0, 0.0, 0.7, 1.0), "Temperatures of the answers, taken in turn; 0 is greedy."
     )
@@ -35,43 +39,69 @@ class FitConfig:
 
     epochs: float = setting(2.0, "Passes over the data.", min=0.001, max=1000.0)
     max_minutes: float = setting(
-        0.0, "End after this time with the learning rate fully decayed; 0: only by epochs.", min=0.0, max=100_000.0
+        0.0,
+        "End after this time with the learning rate fully decayed; 0: only by epochs.",
+        min=0.0,
+        max=100_000.0,
     )
-    batch_tokens: int = setting(6144, "Tokens per optimiser step, padding included.", min=16, max=10_000_000)
+    batch_tokens: int = setting(
+        6144, "Tokens per optimiser step, padding included.", min=16, max=10_000_000
+    )
     optimizer: OptimizerName = setting(
         "muon", "adamw (the paper), or muon: matrices by Muon, the rest by AdamW.",
         choices=get_args(OptimizerName),
     )  # fmt: skip
     learning_rate: float = setting(2e-3, "Peak learning rate.", min=1e-7, max=1.0)
     warmup: float = setting(0.02, "Share of the steps that warm up.", min=0.0, max=0.5)
-    final_rate: float = setting(0.02, "Last learning rate as a share of the peak.", min=0.0, max=1.0)
+    final_rate: float = setting(
+        0.02, "Last learning rate as a share of the peak.", min=0.0, max=1.0
+    )
     weight_decay: float = setting(0.01, "Decoupled weight decay.", min=0.0, max=1.0)
     beta1: float = setting(0.9, "AdamW's first beta (paper: 0.9).", min=0.0, max=0.9999)
     beta2: float = setting(0.95, "AdamW's second beta (paper: 0.95).", min=0.0, max=0.9999)
     clip: float = setting(0.5, "Largest gradient norm (paper: 0.5).", min=1e-4, max=1000.0)
     regression_weight: float = setting(
-        0.3, "Weight of SmoothL1 on features divided by their standard deviation (paper: 1).", min=0.0, max=100.0
+        0.3,
+        "Weight of SmoothL1 on features divided by their standard deviation (paper: 1).",
+        min=0.0,
+        max=100.0,
     )
     token_weight: float = setting(
-        1.0, "Weight of the soft cross-entropy on the LM head's distribution (paper: 0.1).", min=0.0, max=100.0
+        1.0,
+        "Weight of the soft cross-entropy on the LM head's distribution (paper: 0.1).",
+        min=0.0,
+        max=100.0,
     )
     noise: float = setting(
-        0.1, "Half-width of the uniform noise on input features, in standard deviations (paper: 0.1 absolute).",
+        0.1, "Half-width of the uniform noise on input features, in standard deviations (paper: 0.1).",
         min=0.0, max=10.0,
     )  # fmt: skip
-    unroll: int = setting(2, "Steps on the head's own predictions (HASS); 1: teacher forcing.", min=1, max=8)
+    unroll: int = setting(
+        2, "Steps on the head's own predictions (HASS); 1: teacher forcing.", min=1, max=8
+    )
     unroll_decay: float = setting(0.85, "Weight of each further unrolled step.", min=0.0, max=1.0)
     loss_fraction: float = setting(
-        0.25, "Share of the positions, drawn anew each batch, on which cross-entropy is taken.", min=0.01, max=1.0
+        0.25,
+        "Share of the positions, drawn anew each batch, on which cross-entropy is taken.",
+        min=0.01,
+        max=1.0,
     )
     draft_vocab_size: int = setting(
         8192, "Most frequent tokens of the data that the head scores; 0: the whole vocabulary.",
         min=0, max=1_000_000,
     )  # fmt: skip
-    n_layers: int = setting(1, "Decoder layers of the head (published EAGLE-1 heads: 1).", min=1, max=4)
-    held_out_shards: int = setting(2, "First shards of the data, kept for measuring.", min=1, max=1000)
-    eval_every: int = setting(100, "Optimiser steps between held-out measurements.", min=1, max=1_000_000)
-    checkpoint_every_s: float = setting(120.0, "Seconds between checkpoints.", min=0.0, max=86_400.0)
+    n_layers: int = setting(
+        1, "Decoder layers of the head (published EAGLE-1 heads: 1).", min=1, max=4
+    )
+    held_out_shards: int = setting(
+        2, "First shards of the data, kept for measuring.", min=1, max=1000
+    )
+    eval_every: int = setting(
+        100, "Optimiser steps between held-out measurements.", min=1, max=1_000_000
+    )
+    checkpoint_every_s: float = setting(
+        120.0, "Seconds between checkpoints.", min=0.0, max=86_400.0
+    )
     seed: int = setting(0, "Seed of data order, noise and drawn positions.", min=0, max=2**31)
 
     def __post_init__(self) -> None:

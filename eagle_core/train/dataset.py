@@ -196,7 +196,10 @@ def _shard_tensors(
     start = 0
     while start < len(by_length):
         stop = start + 1
-        while stop < len(by_length) and (stop + 1 - start) * len(rows[by_length[stop]]) <= batch_tokens:
+        while (
+            stop < len(by_length)
+            and (stop + 1 - start) * len(rows[by_length[stop]]) <= batch_tokens
+        ):
             stop += 1
         chunk = by_length[start:stop]
         width = len(rows[chunk[-1]])
@@ -249,7 +252,10 @@ class FeatureFolder:
         counts = torch.zeros(vocab_size, dtype=torch.long)
         for shard in self.shards:
             with safe_open(shard, framework="pt") as file:
-                ids, offsets = file.get_tensor("token_ids").long(), file.get_tensor("offsets").tolist()
+                ids, offsets = (
+                    file.get_tensor("token_ids").long(),
+                    file.get_tensor("offsets").tolist(),
+                )
                 starts = file.get_tensor("response_start").tolist()
             for begin, end, start in zip(offsets, offsets[1:], starts, strict=False):
                 counts += torch.bincount(ids[begin + start : end], minlength=vocab_size)
@@ -259,7 +265,10 @@ class FeatureFolder:
         """All conversations of one shard."""
         with safe_open(shard, framework="pt") as file:
             ids, offsets = file.get_tensor("token_ids").long(), file.get_tensor("offsets").tolist()
-            starts, features = file.get_tensor("response_start").tolist(), file.get_tensor("features")
+            starts, features = (
+                file.get_tensor("response_start").tolist(),
+                file.get_tensor("features"),
+            )
         return [
             Sequence(ids[a:b], features[a:b], start)
             for a, b, start in zip(offsets, offsets[1:], starts, strict=False)

@@ -1,6 +1,6 @@
 """Training loop of a head: frozen embedding and LM head, features from disk, atomic checkpoints.
 
-The module that is trained is the one that drafts. Knows no base model: only its embedding and LM head weights.
+The module that is trained is the one that drafts. Knows of the base only its embedding and LM head.
 """
 
 from __future__ import annotations
@@ -88,12 +88,15 @@ class Trainer:
         self.head.reset_parameters()
         if self.head.draft_vocabulary is not None:
             counts = self.folder.token_counts(self.lm_weight.shape[0])
-            most = torch.sort(counts, descending=True, stable=True).indices[: len(self.head.draft_vocabulary)]
+            most = torch.sort(counts, descending=True, stable=True).indices[
+                : len(self.head.draft_vocabulary)
+            ]
             self.head.draft_vocabulary.copy_(most.sort().values)
 
     def _measure_std(self) -> float:
         rows = self.folder.read(self.held_out[0])
-        return float(torch.cat([row.features for row in rows]).float().std())
+        std: float = torch.cat([row.features for row in rows]).float().std().item()
+        return std
 
     def training_shards(self) -> list[Path]:
         """Shards on disk now, without the held-out ones: an extraction may still be adding some."""
@@ -246,12 +249,18 @@ def make_optimizers(head: Eagle1Head, config: FitConfig) -> list[torch.optim.Opt
     matrices = [p for p in parameters if p.ndim == 2] if config.optimizer == "muon" else []
     others = [p for p in parameters if p.ndim != 2 or not matrices]
     adamw = torch.optim.AdamW(
-        others, lr=config.learning_rate, betas=(config.beta1, config.beta2), weight_decay=config.weight_decay
+        others,
+        lr=config.learning_rate,
+        betas=(config.beta1, config.beta2),
+        weight_decay=config.weight_decay,
     )
     if not matrices:
         return [adamw]
     muon = torch.optim.Muon(
-        matrices, lr=config.learning_rate, weight_decay=config.weight_decay, adjust_lr_fn="match_rms_adamw"
+        matrices,
+        lr=config.learning_rate,
+        weight_decay=config.weight_decay,
+        adjust_lr_fn="match_rms_adamw",
     )
     return [muon, adamw]
 

@@ -85,7 +85,7 @@ class Losses:
 def soft_cross_entropy(predicted: Tensor, wanted: Tensor, lm_weight: Tensor) -> Tensor:
     """Mean cross-entropy of the LM head's distribution on predicted features.
 
-    Args: predicted [P, D]; wanted [P, V'] f32, rows sum to 1; lm_weight [V', D] f32, the (draft) vocabulary's rows.
+    Args: predicted [P, D]; wanted [P, V'] f32, rows sum to 1; lm_weight [V', D] f32.
     """
     return F.cross_entropy(predicted @ lm_weight.T, wanted)
 
@@ -115,10 +115,14 @@ def head_losses(
         wanted = F.softmax(targets[chosen] @ lm_weight.T, dim=-1)  # [P, V']
     regressions, tokens = [], []
     for out in outputs:
-        error = F.smooth_l1_loss(out / feature_std, targets / feature_std, reduction="none").mean(-1)  # [B, T]
+        error = F.smooth_l1_loss(out / feature_std, targets / feature_std, reduction="none").mean(
+            -1
+        )  # [B, T]
         regressions.append((error * weights).sum() / n_counted)
         has_tokens = token_weight > 0 and len(wanted) > 0
-        tokens.append(soft_cross_entropy(out[chosen], wanted, lm_weight) if has_tokens else out.sum() * 0.0)
+        tokens.append(
+            soft_cross_entropy(out[chosen], wanted, lm_weight) if has_tokens else out.sum() * 0.0
+        )
     total = targets.new_zeros(())
     for step, (regression, token) in enumerate(zip(regressions, tokens, strict=True)):
         total = total + decay**step * (regression_weight * regression + token_weight * token)

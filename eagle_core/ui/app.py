@@ -39,7 +39,7 @@ show();
 
 
 def build_app(session: ChatSession) -> gr.Blocks:
-    """The chat page on an open session. The caller closes the session."""
+    """The chat page on an open session, which the caller closes; :func:`launch` adds its look and script."""
     return build_page(SessionSlot(session), Rooms())
 
 
@@ -110,7 +110,8 @@ def free_port(host: str, wanted: int) -> int:
 def build_page(slot: SessionSlot, rooms: Rooms) -> gr.Blocks:
     """Lay out the page and wire its events."""
     handlers = Handlers(slot, rooms)
-    with gr.Blocks(title=TITLE, analytics_enabled=False, fill_height=True) as app:
+    app = gr.Blocks(title=TITLE, analytics_enabled=False, fill_height=True)
+    with app:
         with gr.Sidebar(open=True, width=320, elem_id="sidebar"):
             new_chat = gr.Button("New chat", elem_id="new-chat", variant="secondary")
             controls = build_controls()
@@ -126,8 +127,8 @@ def build_page(slot: SessionSlot, rooms: Rooms) -> gr.Blocks:
             )  # fmt: skip
             chat = chat_component()
             gr.HTML(html_template='<div class="tokens"></div>', js_on_load="", elem_id="tokens")
-            status = gr.HTML(render.status_html(None), elem_id="status")
-            notice = gr.HTML("", elem_id="notice")
+            status = gr.HTML(render.status_html(None) if session else "", elem_id="status")
+            notice = gr.HTML("" if session else render.opening_html(slot.opening), elem_id="notice")
             box = message_box(is_ready=session is not None)
             with gr.Accordion("Details", open=False, elem_id="details"):
                 details = gr.HTML(render.details_html(None))
@@ -138,7 +139,7 @@ def build_page(slot: SessionSlot, rooms: Rooms) -> gr.Blocks:
         timer = gr.Timer(OPENING_POLL_S, active=True)
         outputs = [chat, channel, status, details, notice, box]
         wire(handlers, chat, box, new_chat, controls, outputs)
-        opening = [header, notice, box, timer]
+        opening = [header, notice, status, box, timer]
         app.load(handlers.poll_opening, None, opening, queue=False, **PRIVATE)
         timer.tick(handlers.poll_opening, None, opening, queue=False, **PRIVATE)
         app.unload(handlers.leave)

@@ -88,10 +88,10 @@ class SessionSlot:
             logger.error("the session could not be opened: %s", error)
             self.opening = Opening(error.message, hint=error.hint, has_failed=True)
             return
-        except (OSError, RuntimeError, ValueError) as error:
+        except Exception as error:  # the session's boundary: the page must say what happened
             logger.exception("the session could not be opened")
             self.opening = Opening(
-                f"The model could not be loaded: {error}",
+                f"The model could not be loaded: {error or type(error).__name__}",
                 hint="The log has the details; `eagle-chat doctor` checks the installation.",
                 has_failed=True,
             )

@@ -133,9 +133,10 @@ class Handlers:
         session, opening = self.slot.session, self.slot.opening
         if session is not None:
             box = gr.update(interactive=True, placeholder="Message the model")
-            return render.header_html(session.info), "", box, gr.update(active=False)
+            status = render.status_html(None)
+            return render.header_html(session.info), "", status, box, gr.update(active=False)
         timer = gr.update(active=not opening.has_failed)
-        return gr.skip(), render.opening_html(opening), gr.skip(), timer
+        return gr.skip(), render.opening_html(opening), gr.skip(), gr.skip(), timer
 
     async def _checked_answer(
         self, room: Room, turns: list[Turn], prompt: str | None, values: Sequence[Any]

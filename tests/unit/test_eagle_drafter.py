@@ -1,0 +1,126 @@
+"""The EAGLE drafter's contract: budgets, commits, rewinds, and that it cannot change the text."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from eagle_core.config import GenerationConfig, TreeConfig
+from eagle_core.drafters.base import Budget, Drafter
+from eagle_core.drafters.none import NoDrafter
+from eagle_core.engine import generate_tokens
+from eagle_core.errors import DraftError
+from eagle_core.events import Finished
+from eagle_core.testing import KINDS, tiny_target
+from tests.support.tiny_heads import eagle_drafter, tiny_head
+
+TREES = [
+    TreeConfig("dynamic", depth=5, branching=6, size=24),
+    TreeConfig("dynamic", depth=1, branching=8, size=3),
+    TreeConfig("dynamic", depth=3, branching=64, size=256),
+    TreeConfig("static"),
+    TreeConfig("static", size=7, depth=2),
+    TreeConfig("chain", depth=4),
+]
+PROMPT = list(b"a prompt of some length")
+
+
+def run(target, drafter, generation, tree):
+    events = generate_tokens(
+        target, target.new_cache(), drafter, PROMPT, generation, tree, frozenset({7})
+    )
+    return list(events)[-1]
+
+
+@pytest.mark.parametrize("tree", TREES, ids=lambda t: f"{t.policy}-{t.depth}-{t.size}")
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_text_is_that_of_no_drafter(tree, temperature):
+    target = tiny_target("llama", seed=5)
+    generation = GenerationConfig(max_new_tokens=40, temperature=temperature, seed=11)
+    plain = run(target, NoDrafter(), generation, tree)
+    drafted = run(target, eagle_drafter(target, tree), generation, tree)
+    assert isinstance(drafted, Finished)
+    assert drafted.token_ids == plain.token_ids
+    assert drafted.reason == plain.reason
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS])
+def test_text_is_that_of_no_drafter_on_every_family(kind):
+    target = tiny_target(kind, seed=1)
+    tree, generation = (
+        TreeConfig("dynamic", branching=12, size=60),
+        GenerationConfig(max_new_tokens=24),
+    )
+    plain = run(target, NoDrafter(), generation, tree)
+    drafted = run(target, eagle_drafter(target, tree), generation, tree)
+    assert drafted.token_ids == plain.token_ids
+
+
+def test_a_wide_tree_of_few_tokens_is_accepted_sometimes():
+    target = tiny_target("llama", seed=5, vocab=260)
+    head = tiny_head(32, vocabulary=list(range(0, 260)))
+    tree = TreeConfig("dynamic", depth=2, branching=64, size=200)
+    done = run(target, eagle_drafter(target, tree, head), GenerationConfig(max_new_tokens=40), tree)
+    assert done.stats.n_accepted > 0
+    assert done.stats.n_steps < 39
+
+
+@pytest.mark.parametrize("tree", TREES, ids=lambda t: f"{t.policy}-{t.depth}-{t.size}")
+@pytest.mark.parametrize(
+    "budget", [Budget(0, 0), Budget(5, 0), Budget(1, 1), Budget(3, 2), Budget(9, 16)]
+)
+def test_budget_is_kept(tree, budget):
+    target = tiny_target("llama")
+    drafter = eagle_drafter(target, tree)
+    ids = torch.tensor(PROMPT)
+    drafter.commit(ids, target.prefill_chunk(ids, target.new_cache()).features, torch.tensor(3))
+    proposed = drafter.propose(torch.tensor(3), budget)
+    proposed.validate()
+    assert proposed.n_nodes - 1 <= min(budget.max_nodes, tree.size)
+    assert proposed.max_depth <= min(budget.max_depth, tree.depth)
+
+
+def test_many_commits_and_a_rewind_equal_one_commit():
+    target = tiny_target("llama")
+    tree = TreeConfig("dynamic", size=20)
+    ids = torch.tensor(PROMPT)
+    features = target.prefill_chunk(ids, target.new_cache()).features
+    once, often = eagle_drafter(target, tree), eagle_drafter(target, tree)
+    once.commit(ids, features, torch.tensor(3))
+    often.commit(ids[:5], features[:5], ids[5])
+    often.commit(ids[5:6], features[5:6], ids[6])
+    often.propose(ids[6], Budget(20, 5))
+    often.commit(ids[6:9], features[6:9], torch.tensor(200))
+    often.rewind(8)
+    often.commit(ids[8:], features[8:], torch.tensor(3))
+    assert once.length == often.length == len(PROMPT)
+    left, right = (d.propose(torch.tensor(3), Budget(20, 5)) for d in (once, often))
+    assert left.tokens.tolist() == right.tokens.tolist()
+    assert left.parents.tolist() == right.parents.tolist()
+
+
+def test_contract():
+    target = tiny_target("llama")
+    drafter = eagle_drafter(target, TreeConfig())
+    assert isinstance(drafter, Drafter)
+    with pytest.raises(DraftError, match="nothing was committed"):
+        drafter.propose(torch.tensor(1), Budget(4, 4))
+    ids = torch.tensor(PROMPT)
+    drafter.commit(ids, target.prefill_chunk(ids, target.new_cache()).features, torch.tensor(3))
+    drafter.configure(TreeConfig("static", size=256))
+    assert drafter.length in (0, len(PROMPT))
+    drafter.reset()
+    assert drafter.length == 0
+
+
+def test_a_head_that_overflows_drafts_nonsense_and_does_no_harm():
+    target = tiny_target("llama", seed=5)
+    head = tiny_head(32)
+    with torch.no_grad():
+        head.fc.weight.fill_(float("nan"))
+    tree, generation = TreeConfig(), GenerationConfig(max_new_tokens=12)
+    plain = run(target, NoDrafter(), generation, tree)
+    assert (
+        run(target, eagle_drafter(target, tree, head), generation, tree).token_ids
+        == plain.token_ids
+    )
