@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from eagle_core.config import LoadConfig
 from eagle_core.events import Event
 from eagle_core.ui import launch
 
+if TYPE_CHECKING:
+    from eagle_core.session import Session
 
-def open_session(on_event: Callable[[Event], None]):  # type: ignore[no-untyped-def]
+
+def open_session(on_event: Callable[[Event], None]) -> Session:
     """Open the default model; torch is imported here, so the page is there sooner."""
     from eagle_core.session import Session
 

@@ -44,7 +44,7 @@ def test_text_is_that_of_no_drafter(tree, temperature):
     assert drafted.reason == plain.reason
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS])
+@pytest.mark.parametrize("kind", KINDS)
 def test_text_is_that_of_no_drafter_on_every_family(kind):
     target = tiny_target(kind, seed=1)
     tree, generation = (
@@ -58,7 +58,7 @@ def test_text_is_that_of_no_drafter_on_every_family(kind):
 
 def test_a_wide_tree_of_few_tokens_is_accepted_sometimes():
     target = tiny_target("llama", seed=5, vocab=260)
-    head = tiny_head(32, vocabulary=list(range(0, 260)))
+    head = tiny_head(32, vocabulary=list(range(260)))
     tree = TreeConfig("dynamic", depth=2, branching=64, size=200)
     done = run(target, eagle_drafter(target, tree, head), GenerationConfig(max_new_tokens=40), tree)
     assert done.stats.n_accepted > 0

@@ -1,0 +1,240 @@
+"""The session: streams, prefix reuse, the queue, stopping, closing and failing."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from eagle_core.config import DraftConfig, GenerationConfig, LoadConfig, TreeConfig
+from eagle_core.drafters.eagle import EagleDrafter
+from eagle_core.errors import DraftError, NoChatTemplate
+from eagle_core.events import (
+    Failed,
+    Finished,
+    Notice,
+    Queued,
+    Started,
+    StepDone,
+    TextDelta,
+)
+from eagle_core.session import Session
+from tests.support.cli import save_head
+from tests.support.tiny_models import save_llama
+
+TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
+EAGLE = DraftConfig("eagle", TreeConfig(branching=4, size=12, depth=3))
+PLAIN = DraftConfig("none")
+SHORT = GenerationConfig(max_new_tokens=16)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    root = tmp_path_factory.mktemp("models")
+    base = save_llama(root / "base", seed=4)
+    return base, save_head(base, root / "head")
+
+
+@pytest.fixture
+def session(folders):
+    base, head = folders
+    opened = Session.open(LoadConfig(base=str(base), head=str(head), dtype="float32", device="cpu"))
+    opened.tokenizer.chat_template = TEMPLATE
+    return opened
+
+
+def finished(events):
+    last = list(events)[-1]
+    assert isinstance(last, Finished), last
+    return last
+
+
+def ask(session, text, draft=EAGLE, generation=SHORT, cancel=None):
+    return session.chat([{"role": "user", "content": text}], generation, draft, cancel=cancel)
+
+
+def test_stream_is_in_order_and_adds_up(session):
+    events = list(ask(session, "hello"))
+    kinds = [type(event) for event in events if not isinstance(event, TextDelta)]
+    assert kinds[0] is Started
+    assert kinds[-1] is Finished
+    ids = [t.id for e in events if isinstance(e, StepDone) for t in e.tokens]
+    assert tuple(ids) == events[-1].token_ids
+    text = "".join(e.text for e in events if isinstance(e, TextDelta))
+    assert text == session.tokenizer.decode(ids, skip_special_tokens=True)
+    for event in events:
+        if isinstance(event, TextDelta):
+            assert sum(span.n_chars for span in event.spans) == len(event.text)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_eagle_and_plain_write_the_same(session, temperature):
+    generation = GenerationConfig(max_new_tokens=24, temperature=temperature, seed=5)
+    plain = finished(ask(session, "tell me", PLAIN, generation))
+    session.forget()
+    assert finished(ask(session, "tell me", EAGLE, generation)).token_ids == plain.token_ids
+
+
+def test_next_turn_reads_only_what_is_new(session):
+    first = finished(ask(session, "hello"))
+    answer = session.tokenizer.decode(first.token_ids, skip_special_tokens=True)
+    messages = [
+        {"role": "user", "content": "hello"},
+        {"role": "assistant", "content": answer},
+        {"role": "user", "content": "more"},
+    ]
+    events = list(session.chat(messages, SHORT, EAGLE))
+    assert events[0].n_cached_tokens > 0
+    session.forget()
+    fresh = list(session.chat(messages, SHORT, EAGLE))
+    assert fresh[0].n_cached_tokens == 0
+    assert fresh[-1].token_ids == events[-1].token_ids
+
+
+def test_same_prompt_again_gives_the_same_answer(session):
+    assert finished(ask(session, "hello")).token_ids == finished(ask(session, "hello")).token_ids
+    assert (
+        finished(ask(session, "hello", PLAIN)).token_ids
+        == finished(ask(session, "hello")).token_ids
+    )
+
+
+@pytest.mark.parametrize("n_events", [1, 2, 3, 5, 8])
+def test_closing_at_any_event_leaves_the_session_usable(session, n_events):
+    expected = finished(ask(session, "hello")).token_ids
+    events = ask(session, "something else that is longer")
+    for _ in range(n_events):
+        next(events)
+    events.close()
+    assert finished(ask(session, "hello")).token_ids == expected
+
+
+def test_stop_ends_the_stream_and_keeps_the_text(session):
+    cancel = threading.Event()
+    events = ask(session, "hello", generation=GenerationConfig(max_new_tokens=90), cancel=cancel)
+    seen = []
+    for event in events:
+        seen.append(event)
+        if isinstance(event, StepDone) and event.index == 2:
+            cancel.set()
+    assert seen[-1].reason == "cancelled"
+    assert 2 < len(seen[-1].token_ids) < 90
+
+
+def test_second_request_waits_its_turn_and_says_so(session):
+    first = ask(session, "hello", generation=GenerationConfig(max_new_tokens=90))
+    next(first)
+    second = ask(session, "other")
+    assert next(second) == Queued(1)
+    result = []
+    thread = threading.Thread(target=lambda: result.extend(second))
+    thread.start()
+    time.sleep(0.2)
+    assert not result, "it must not start while the first holds the engine"
+    first_done = finished(first)
+    thread.join(timeout=30)
+    assert isinstance(result[-1], Finished)
+    session.forget()
+    assert (
+        first_done.token_ids
+        == finished(ask(session, "hello", generation=GenerationConfig(max_new_tokens=90))).token_ids
+    )
+
+
+def test_a_waiting_request_can_be_stopped(session):
+    first = ask(session, "hello")
+    next(first)
+    cancel = threading.Event()
+    second = ask(session, "other", cancel=cancel)
+    assert next(second) == Queued(1)
+    cancel.set()
+    last = list(second)[-1]
+    assert last.reason == "cancelled"
+    assert last.token_ids == ()
+    finished(first)
+    finished(ask(session, "hello"))
+
+
+def test_a_prompt_longer_than_the_context_fails_with_a_hint(session):
+    events = list(ask(session, "word " * 300))
+    assert isinstance(events[-1], Failed)
+    assert events[-1].code == "context-overflow"
+    assert events[-1].hint
+    finished(ask(session, "hello"))
+
+
+def test_the_context_ends_an_answer(session):
+    limit = session.info.context_length
+    n_prompt = limit - 6
+    last = list(session.generate([5] * n_prompt, GenerationConfig(max_new_tokens=90), EAGLE))[-1]
+    assert last.reason in ("context", "eos")
+    assert n_prompt + len(last.token_ids) <= limit
+
+
+def test_empty_prompt_fails_with_a_hint(session):
+    last = list(session.generate([], SHORT, EAGLE))[-1]
+    assert isinstance(last, Failed)
+    assert last.hint
+
+
+def test_a_failing_drafter_is_reported_and_the_next_answer_is_right(session, monkeypatch):
+    expected = finished(ask(session, "hello")).token_ids
+
+    def broken(*_):
+        raise DraftError("broken on purpose", hint="mend it")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(EagleDrafter, "propose", broken)
+        last = list(ask(session, "hello"))[-1]
+    assert isinstance(last, Failed)
+    assert (last.code, last.hint) == ("draft", "mend it")
+    assert finished(ask(session, "hello")).token_ids == expected
+
+
+def test_an_unforeseen_error_becomes_one_sentence(session, monkeypatch, caplog):
+    def broken(*_):
+        raise RuntimeError("secret detail")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(EagleDrafter, "commit", broken)
+        last = list(ask(session, "hello"))[-1]
+    assert isinstance(last, Failed)
+    assert "secret" not in last.message
+    assert "secret detail" in caplog.text
+    finished(ask(session, "hello"))
+
+
+def test_without_a_head_the_answer_is_plain_and_says_so(folders):
+    plain = Session.open(LoadConfig(base=str(folders[0]), dtype="float32", device="cpu"))
+    events = list(plain.generate([5, 6, 7], SHORT, EAGLE))
+    assert any(isinstance(event, Notice) for event in events)
+    assert finished(events).stats.n_drafted == 0
+    assert plain.info.head is None
+
+
+def test_no_chat_template_is_an_error_with_a_way_out(folders):
+    plain = Session.open(LoadConfig(base=str(folders[0]), dtype="float32", device="cpu"))
+    plain.tokenizer.chat_template = None
+    with pytest.raises(NoChatTemplate, match="--raw"):
+        plain.encode_chat([{"role": "user", "content": "hi"}])
+    last = list(ask(plain, "hi"))[-1]
+    assert isinstance(last, Failed)
+    assert last.code == "no-chat-template"
+
+
+def test_a_template_that_refuses_is_an_error_with_a_hint(session):
+    session.tokenizer.chat_template = "{{ raise_exception('System role not supported') }}"
+    last = list(ask(session, "hi"))[-1]
+    assert isinstance(last, Failed)
+    assert "System role not supported" in last.message
+
+
+def test_changing_the_tree_between_turns_keeps_the_text(session):
+    expected = finished(ask(session, "hello", PLAIN)).token_ids
+    for tree in (
+        TreeConfig("static"),
+        TreeConfig(branching=16, depth=8, size=64),
+        TreeConfig("chain"),
+    ):
+        assert finished(ask(session, "hello", DraftConfig("eagle", tree))).token_ids == expected
