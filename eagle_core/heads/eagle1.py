@@ -2,7 +2,8 @@
 
 From the features f_1..f_i and the tokens one step ahead t_2..t_{i+1} it predicts the next feature
 f_{i+1}; the base's own LM head turns that into token scores. Keys and semantics are those of the published
-checkpoints: concatenation order [embedding; feature], no input norm in layer 0, no final norm, optional biases.
+checkpoints: concatenation order [embedding; feature], no input norm in layer 0, no final norm,
+optional biases.
 
 Index example: for tokens t_0 t_1 t_2 the inputs are (f_0, t_1), (f_1, t_2) at positions 0 and 1, and the
 outputs predict f_1 and f_2; the LM head of the latter scores t_3.
