@@ -22,7 +22,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("stats",),
     ("events",),
     ("transcript", "assets", "catalog", "folders", "queueing"),
-    ("tree", "sampling"),
+    ("tree", "sampling", "packing"),
     ("drafters.base", "verify", "cache", "convert_gguf", "hub"),
     ("target", "default_model"),
     ("heads", "sources"),

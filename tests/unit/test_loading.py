@@ -73,14 +73,9 @@ def test_dtype_is_what_was_asked_for(original: Path) -> None:
     assert {p.dtype for p in loaded.model.parameters()} == {torch.bfloat16}
 
 
-@pytest.mark.parametrize(
-    ("capability", "dtype"), [("AVX512", torch.bfloat16), ("AVX2", torch.float32)]
-)
-def test_auto_dtype_follows_the_processor(
-    capability: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
-    assert loading.resolve_dtype("auto", torch.device("cpu")) == dtype
+def test_auto_dtype_is_exact_on_a_cpu() -> None:
+    assert loading.resolve_dtype("auto", torch.device("cpu")) == torch.float32
+    assert loading.resolve_dtype("auto", torch.device("mps")) == torch.bfloat16
 
 
 def test_pickled_weights_are_read_only_as_tensors(folder: Path) -> None:
