@@ -6,10 +6,12 @@ metadata takes several times as long as reading the result. Knows no cache and n
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,15 +90,16 @@ def convert(path: Path, folder: Path, source: Mapping[str, Any]) -> None:
     Raises: CheckpointMismatch for a damaged file, ModelError for an architecture that transformers does
         not read from GGUF, OutOfMemory.
     """
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig  # slow to import
+    from transformers import AutoModelForCausalLM, AutoTokenizer  # slow to import
 
     info = read_info(path)
     where = {"gguf_file": path.name, "local_files_only": True, "trust_remote_code": False}
     try:
         tokenizer = AutoTokenizer.from_pretrained(path.parent, **where)
-        model = AutoModelForCausalLM.from_pretrained(
-            path.parent, dtype=info.dtype, quantization_config=GgufConfig(dequantize=True), **where
-        )
+        with without_library_bars():
+            model = AutoModelForCausalLM.from_pretrained(
+                path.parent, dtype=info.dtype, **where, **unpacked()
+            )
     except (MemoryError, torch.OutOfMemoryError) as error:
         raise OutOfMemory(
             f"not enough memory to convert {path.name}",
@@ -111,9 +114,30 @@ def convert(path: Path, folder: Path, source: Mapping[str, Any]) -> None:
             hint="use the model's safetensors from the Hub instead",
         ) from error
     set_end_tokens(model, info.end_ids)
-    model.save_pretrained(folder)
+    with without_library_bars():
+        model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     write_stamp(folder, source)
+
+
+def unpacked() -> dict[str, Any]:
+    """Options that make transformers unpack GGUF blocks; the releases that do nothing else need none."""
+    config = getattr(importlib.import_module("transformers"), "GgufConfig", None)
+    return {} if config is None else {"quantization_config": config(dequantize=True)}
+
+
+@contextmanager
+def without_library_bars() -> Iterator[None]:
+    """Keep transformers' own progress bars off the terminal: progress is told in events."""
+    from transformers.utils import logging as library_logging
+
+    was_on = library_logging.is_progress_bar_enabled()
+    library_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_on:
+            library_logging.enable_progress_bar()
 
 
 def set_end_tokens(model: Any, end_ids: tuple[int, ...]) -> None:

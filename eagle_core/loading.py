@@ -26,7 +26,7 @@ from transformers import (
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from eagle_core.config import DType, LoadConfig
-from eagle_core.convert_gguf import first_line
+from eagle_core.convert_gguf import first_line, without_library_bars
 from eagle_core.errors import (
     CheckpointMismatch,
     ConfigError,
@@ -157,7 +157,7 @@ def load_model(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
         "output_loading_info": True,
         "ignore_mismatched_sizes": True,  # reported below, by name, with everything else that is wrong
     }
-    with loading_errors(folder), memory_errors(folder.name):
+    with loading_errors(folder), memory_errors(folder.name), without_library_bars():
         try:
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 folder, attn_implementation="sdpa", **options
