@@ -129,8 +129,7 @@ def unpacked() -> dict[str, Any]:
 @contextmanager
 def without_library_bars() -> Iterator[None]:
     """Keep transformers' own progress bars off the terminal: progress is told in events."""
-    from transformers.utils import logging as library_logging
-
+    library_logging: Any = importlib.import_module("transformers.utils.logging")
     was_on = library_logging.is_progress_bar_enabled()
     library_logging.disable_progress_bar()
     try:

@@ -36,7 +36,8 @@ class PackedLinear(nn.Module):
 
 def can_pack() -> bool:
     """Whether this PyTorch has MKL's packed products."""
-    return torch.backends.mkl.is_available() and hasattr(torch.ops.mkl, "_mkl_linear")
+    has_mkl: bool = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
+    return has_mkl and hasattr(torch.ops.mkl, "_mkl_linear")
 
 
 def pack_linear_layers(model: nn.Module) -> int:
@@ -44,17 +45,21 @@ def pack_linear_layers(model: nn.Module) -> int:
 
     A weight shared with an embedding stays shared. Subclasses (quantized layers) are left alone.
     """
-    if not can_pack():
-        return 0
     n_packed = 0
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
-            if type(child) is not nn.Linear:
-                continue
-            if child.weight.dtype == torch.float32 and child.weight.device.type == "cpu":
-                setattr(parent, name, PackedLinear(child))
+            if type(child) is nn.Linear and (packed := packed_if_faster(child)) is not child:
+                setattr(parent, name, packed)
                 n_packed += 1
     return n_packed
 
 
-__all__ = ["PackedLinear", "can_pack", "pack_linear_layers"]
+def packed_if_faster(linear: nn.Linear) -> nn.Module:
+    """A packed layer of the same weight, or the layer itself where packing is not possible."""
+    weight = linear.weight
+    if can_pack() and weight.dtype == torch.float32 and weight.device.type == "cpu":
+        return PackedLinear(linear)
+    return linear
+
+
+__all__ = ["PackedLinear", "can_pack", "pack_linear_layers", "packed_if_faster"]

@@ -26,6 +26,7 @@ from eagle_core.events import Event, Failed, Finished, Notice, Queued, StepDone
 from eagle_core.heads.eagle1 import Eagle1Head
 from eagle_core.loading import LoadedBase, load_base
 from eagle_core.loading_head import head_source, load_head
+from eagle_core.packing import pack_linear_layers
 from eagle_core.queueing import TicketQueue
 from eagle_core.stats import Stats
 from eagle_core.target import Target
@@ -72,9 +73,10 @@ class Session:
         self._tokenizer: Any = base.tokenizer
         self._target = Target(base.model, base.context_length)
         self._cache = self._target.new_cache(self._target.context_length + TREE_ROOM)
-        self._head = (
-            head.to(self._target.device, self._target.dtype).eval() if head is not None else None
-        )
+        if head is not None:
+            head = head.to(self._target.device, self._target.dtype).eval()
+            pack_linear_layers(head)
+        self._head = head
         self._eagle: EagleDrafter | None = None
         self._eos_ids = self._target.eos_ids(base.tokenizer)
         self._hidden_ids = self._eos_ids | special_ids(base.tokenizer)

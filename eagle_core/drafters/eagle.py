@@ -22,6 +22,7 @@ from eagle_core.config import FIGURE_9, Shape, TreeConfig
 from eagle_core.drafters.base import Budget
 from eagle_core.errors import DraftError
 from eagle_core.heads.eagle1 import Eagle1Head
+from eagle_core.packing import packed_if_faster
 from eagle_core.tree import DraftTree, TreeLayout, fit_shape, tree_layout
 
 
@@ -315,10 +316,14 @@ def draft_scorer(lm_head: nn.Module, vocabulary: Tensor | None) -> Callable[[Ten
         return lm_head
     weight = getattr(lm_head, "weight", None)
     if isinstance(weight, Tensor) and weight.ndim == 2 and weight.is_floating_point():
-        rows = weight.detach()[vocabulary].contiguous()  # [V', D]
         bias = getattr(lm_head, "bias", None)
-        picked = bias.detach()[vocabulary] if isinstance(bias, Tensor) else None
-        return lambda features: F.linear(features, rows, picked)
+        n_scored, width = len(vocabulary), weight.shape[1]
+        sliced = nn.Linear(width, n_scored, isinstance(bias, Tensor), weight.device, weight.dtype)
+        with torch.no_grad():
+            sliced.weight.copy_(weight[vocabulary])
+            if isinstance(bias, Tensor):
+                sliced.bias.copy_(bias[vocabulary])
+        return packed_if_faster(sliced.requires_grad_(False))
     return lambda features: lm_head(features)[..., vocabulary]  # quantized: score all, keep some
 
 

@@ -69,7 +69,9 @@ class Trainer:
         self.head = Eagle1Head(head_config).float()
         self._init_weights()
         self.random = torch.Generator().manual_seed(config.seed)
-        self.n_steps = max(1, round(config.epochs * folder.meta["n_tokens"] / config.batch_tokens))
+        self.n_steps: int = max(
+            1, round(config.epochs * folder.meta["n_tokens"] / config.batch_tokens)
+        )
         self.optimizers = make_optimizers(self.head, config)
         self.progress = _Progress()
         self.feature_std = self._measure_std()
@@ -95,7 +97,7 @@ class Trainer:
 
     def _measure_std(self) -> float:
         rows = self.folder.read(self.held_out[0])
-        std: float = torch.cat([row.features for row in rows]).float().std().item()
+        std = float(torch.cat([row.features for row in rows]).float().std())
         return std
 
     def training_shards(self) -> list[Path]:
