@@ -51,6 +51,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     )  # fmt: skip
     fit.add_argument("--data", required=True, metavar="FOLDER", help="what `train collect` wrote")
     fit.add_argument("--out", required=True, metavar="FOLDER", help="where the head goes")
+    fit.add_argument("--init", metavar="FOLDER", help="a trained head to start from")
     fit.add_argument("--json", action="store_true", help="the outcome as one JSON object")
     add_config_flags(fit, FitConfig, LoadConfig)
     fit.set_defaults(run=run_fit)
@@ -122,7 +123,7 @@ def run_fit(args: argparse.Namespace) -> int:
     """
     from tqdm import tqdm
 
-    from eagle_core.heads.eagle1 import config_for_base
+    from eagle_core.heads.eagle1 import Eagle1Head, config_for_base
     from eagle_core.loading import load_base
     from eagle_core.train.dataset import FeatureFolder
     from eagle_core.train.fit import Trainer
@@ -144,7 +145,10 @@ def run_fit(args: argparse.Namespace) -> int:
         n_layers=config.n_layers,
         draft_vocab_size=config.draft_vocab_size,
     )
-    trainer = Trainer(shape, embedding.weight.detach(), lm_head.weight.detach(), data, out, config)
+    init = Eagle1Head.load(Path(args.init)) if args.init is not None else None
+    trainer = Trainer(
+        shape, embedding.weight.detach(), lm_head.weight.detach(), data, out, config, init
+    )
     if trainer.progress.step:
         note(f"going on from step {trainer.progress.step}")
     with tqdm(

@@ -43,7 +43,8 @@ class Trainer:
 
     Args:
         embed_weight, lm_weight: [V, D], the base's frozen embedding and LM head.
-        out: folder for the checkpoint, the head after each evaluation, and the history.
+        out: folder for the checkpoint and the head.
+        init: a trained head to start from, its draft vocabulary included; None: from scratch.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Trainer:
         folder: FeatureFolder,
         out: Path,
         config: FitConfig,
+        init: Eagle1Head | None = None,
     ) -> None:
         self.config, self.folder, self.out = config, folder, out
         n_held = config.held_out_shards
@@ -67,7 +69,10 @@ class Trainer:
         self.held_out = folder.shards[:n_held]
         self.embed_weight, self.lm_weight = embed_weight.float(), lm_weight.float()
         self.head = Eagle1Head(head_config).float()
-        self._init_weights()
+        if init is None:
+            self._init_weights()
+        else:
+            self._start_from(init)
         self.random = torch.Generator().manual_seed(config.seed)
         self.n_steps: int = max(
             1, round(config.epochs * folder.meta["n_tokens"] / config.batch_tokens)
@@ -95,10 +100,19 @@ class Trainer:
             ]
             self.head.draft_vocabulary.copy_(most.sort().values)
 
+    def _start_from(self, init: Eagle1Head) -> None:
+        if init.config != self.head.config:
+            raise ConfigError(
+                "the head to start from has other shapes",
+                expected=str(self.head.config),
+                got=str(init.config),
+                hint="set --draft-vocab-size and --n-layers to those of that head",
+            )
+        self.head.load_state_dict(init.state_dict())
+
     def _measure_std(self) -> float:
         rows = self.folder.read(self.held_out[0])
-        std = float(torch.cat([row.features for row in rows]).float().std())
-        return std
+        return float(torch.cat([row.features for row in rows]).float().std())
 
     def training_shards(self) -> list[Path]:
         """Shards on disk now, without the held-out ones: an extraction may still be adding some."""

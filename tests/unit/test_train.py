@@ -40,7 +40,7 @@ def data(tmp_path):
     return FeatureFolder(folder)
 
 
-def trainer(data, out, **settings):
+def trainer(data, out, init=None, **settings):
     model = tiny_model("llama")
     defaults = {
         "epochs": 30.0, "batch_tokens": 120, "draft_vocab_size": 64, "eval_every": 10, "held_out_shards": 1,
@@ -49,9 +49,8 @@ def trainer(data, out, **settings):
     config = FitConfig(**(defaults | settings))
     shape = config_for_base(model.config, draft_vocab_size=config.draft_vocab_size)
     embedding = model.get_input_embeddings().weight.detach()
-    return Trainer(
-        shape, embedding, model.get_output_embeddings().weight.detach(), data, out, config
-    )
+    lm_weight = model.get_output_embeddings().weight.detach()
+    return Trainer(shape, embedding, lm_weight, data, out, config, init)
 
 
 def test_conversations_survive_a_round_trip(tmp_path):
@@ -245,3 +244,15 @@ def test_history_is_plain_data(data, tmp_path):
     events = list(run.run())
     assert json.loads(json.dumps(run.progress.history))[0]["step"] == 1
     assert run.progress.history == [dataclasses.asdict(event) for event in events]
+
+
+def test_training_can_start_from_a_trained_head(data, tmp_path):
+    first = trainer(data, tmp_path / "first", epochs=4.0)
+    for _ in first.run():
+        pass
+    head = Eagle1Head.load(tmp_path / "first").float()
+    second = trainer(data, tmp_path / "second", init=head)
+    left, right = second.head.state_dict(), head.state_dict()
+    assert all(torch.equal(left[key], right[key]) for key in left)
+    with pytest.raises(ConfigError, match="other shapes"):
+        trainer(data, tmp_path / "third", init=head, draft_vocab_size=32)
