@@ -63,7 +63,7 @@ next place where several characters in a row agree. Model text enters the page t
       start = end + 1;
     }
     if (hasMath) {
-      for (const match of text.matchAll(/\$\$[^]+?\$\$|\\\[[^]+?\\\]|\\\([^]+?\\\)/g)) {
+      for (const match of text.matchAll(/\$\$[^]{1,2000}?\$\$|\\\[[^]{1,2000}?\\\]|\\\([^]{1,2000}?\\\)/g)) {
         mark(match.index, match.index + match[0].length, HARD);
       }
     }

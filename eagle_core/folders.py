@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
+from safetensors import SafetensorError
 
 from eagle_core.errors import ConfigError, DiskFull
 from eagle_core.events import Event, LoadProgress
@@ -53,7 +54,9 @@ def platform_cache() -> Path:
     return Path.home() / ".cache"
 
 
-def check_free_space(folder: Path, needed_bytes: int, what: str) -> None:
+def check_free_space(
+    folder: Path, needed_bytes: int, what: str, variable: str = "EAGLE_CACHE"
+) -> None:
     """Check that ``folder``'s disk has room for ``needed_bytes``.
 
     Raises: DiskFull saying how much is needed, how much there is, and where.
@@ -64,7 +67,7 @@ def check_free_space(folder: Path, needed_bytes: int, what: str) -> None:
             f"not enough disk space for {what}",
             expected=f"{needed_bytes / 1e6:,.0f} MB free in {folder}",
             got=f"{free_bytes / 1e6:,.0f} MB",
-            hint="free some space, or set EAGLE_CACHE to a folder on another disk",
+            hint=f"free some space, or set {variable} to a folder on another disk",
         )
 
 
@@ -73,8 +76,12 @@ def disk_errors(what: str) -> Iterator[None]:
     """Turn the operating system's "no space left" into DiskFull; other errors pass."""
     try:
         yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+    except (OSError, SafetensorError) as error:
+        if isinstance(error, SafetensorError):  # it wraps the system's error in its text
+            is_full = any(f"os error {n}" in str(error) for n in (errno.ENOSPC, errno.EDQUOT))
+        else:
+            is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        if not is_full:
             raise
         raise DiskFull(
             f"the disk is full: {what} was not finished and its partial files are removed",
@@ -145,7 +152,7 @@ def make_cache_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         is_writable = os.access(folder, os.W_OK)
-    except (PermissionError, FileExistsError, NotADirectoryError) as error:
+    except OSError as error:
         raise cache_error(folder) from error
     if not is_writable:
         raise cache_error(folder)

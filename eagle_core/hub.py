@@ -140,7 +140,7 @@ def download(
     cache = cache_dir()
     if missing:
         parent = existing_parent(cache)
-        check_free_space(parent, total - cached, repo_id)
+        check_free_space(parent, total - cached, repo_id, variable="HF_HOME")
         on_event(DownloadProgress(repo_id, cached, total))
     folder = snapshot_download(
         repo_id,

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from safetensors import SafetensorError
 from transformers import (
@@ -76,7 +77,8 @@ def load_base(config: LoadConfig, on_event: OnEvent = ignore_event) -> LoadedBas
     model.train(False)
     model.requires_grad_(False)
     if device.type == "cpu":
-        pack_linear_layers(model)
+        with memory_errors(config.base):
+            pack_if_it_fits(model, on_event)
     return LoadedBase(model, tokenizer, config.base, context_length)
 
 
@@ -218,15 +220,30 @@ def loading_errors(folder: Path) -> Iterator[None]:
         ) from error
 
 
+def is_memory_error(error: BaseException) -> bool:
+    """Whether an exception says that memory ran out; on a CPU torch raises a plain RuntimeError for it."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and any(part in text for part in MEMORY_MESSAGES)
+
+
+def pack_if_it_fits(model: PreTrainedModel, on_event: OnEvent) -> None:
+    """Pack the linear layers, unless the second copy of the weights could push out what else is running."""
+    n_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
+    if n_bytes > psutil.virtual_memory().available / 2:
+        on_event(LoadProgress("little free memory: the faster copy of the weights is left out"))
+        return
+    pack_linear_layers(model)
+
+
 @contextmanager
 def memory_errors(name: str) -> Iterator[None]:
     """Turn every library's way of saying "no memory" into OutOfMemory."""
     try:
         yield
-    except (MemoryError, RuntimeError) as error:  # torch.OutOfMemoryError is a RuntimeError
-        text = str(error).lower()
-        is_memory = isinstance(error, (MemoryError, torch.OutOfMemoryError))
-        if not is_memory and not any(message in text for message in MEMORY_MESSAGES):
+    except (MemoryError, RuntimeError) as error:
+        if not is_memory_error(error):
             raise
         raise OutOfMemory(
             f"not enough memory to load {name}",

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
-import torch
 from jinja2.exceptions import TemplateError
 
 from eagle_core.config import DraftConfig, GenerationConfig, LoadConfig
@@ -24,7 +23,7 @@ from eagle_core.engine import generate_tokens
 from eagle_core.errors import ConfigError, EagleError, NoChatTemplate, OutOfMemory
 from eagle_core.events import Event, Failed, Finished, Notice, Queued, StepDone
 from eagle_core.heads.eagle1 import Eagle1Head
-from eagle_core.loading import LoadedBase, load_base
+from eagle_core.loading import LoadedBase, is_memory_error, load_base
 from eagle_core.loading_head import head_source, load_head
 from eagle_core.packing import pack_linear_layers
 from eagle_core.queueing import TicketQueue
@@ -227,18 +226,17 @@ class Session:
             logger.info("request failed: %s", error.code)
             self._reset()
             yield _failed(error)
-        except (MemoryError, torch.OutOfMemoryError):
-            logger.exception("out of memory")
-            self._reset()
-            yield _failed(
-                OutOfMemory(
-                    "the device ran out of memory",
-                    hint="use a shorter context, a smaller tree or another precision",
-                )
-            )
-        except Exception:
+        except Exception as error:
             logger.exception("request failed")
             self._reset()
+            if is_memory_error(error):
+                yield _failed(
+                    OutOfMemory(
+                        "the device ran out of memory",
+                        hint="use a shorter context, a smaller tree or another precision",
+                    )
+                )
+                return
             yield Failed(
                 "internal",
                 "something went wrong inside the engine",
@@ -317,8 +315,7 @@ class Session:
     def _reset(self) -> None:
         self._cache.reset()
         self._cached_ids = []
-        if self._eagle is not None:
-            self._eagle.reset()
+        self._eagle = None
 
 
 def _check_prompt(prompt_ids: Sequence[int], vocab_size: int) -> None:

@@ -24,7 +24,8 @@ from eagle_core.errors import DraftError
 class DraftTree:
     """A tree of N candidate tokens.
 
-    ``max_depth`` is a host integer, so that neither the mask nor the loop has to ask the device.
+    ``max_depth`` is a host integer and an upper bound, so that neither the mask nor the loop has to ask
+    the device.
     Drafters that reuse a shape may pass its mask and depths instead of having them computed.
 
     Raises: DraftError when a tensor has the wrong shape or dtype.
@@ -118,7 +119,7 @@ class DraftTree:
 def check_parents(parents: list[int], max_depth: int) -> list[int]:
     """Check a tree's parents on the host and return every node's depth.
 
-    Raises: DraftError when the parents are no tree or the depth is not ``max_depth``.
+    Raises: DraftError when the parents are no tree or go deeper than ``max_depth``.
     """
     if not parents or parents[0] != -1:
         raise DraftError("node 0 is not the root", expected="parents[0] = -1", got=str(parents[:1]))
@@ -132,10 +133,10 @@ def check_parents(parents: list[int], max_depth: int) -> list[int]:
                 got=str(parent),
             )
         depths.append(depths[parent] + 1)
-    if max(depths) != max_depth:
+    if max(depths) > max_depth:
         raise DraftError(
-            "the tree's depth is not the one it states",
-            expected=str(max_depth),
+            "the depth of the tree is more than it states",
+            expected=f"at most {max_depth}",
             got=str(max(depths)),
         )
     return depths

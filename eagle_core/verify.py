@@ -27,7 +27,8 @@ class Verdict:
     ``path`` holds the accepted nodes in order, the pending node 0 left out: path[i] has depth i + 1.
     ``run`` are the tokens that the step yields: those of the path, then the bonus.
     ``probabilities`` are the target's for each token of the run.
-    ``tokens`` and ``parents`` are the whole tree on the host.
+    ``tokens`` and ``parents`` are the whole tree on the host, ``depth`` its drafted tokens on the longest
+    path.
 
     Example: tokens [7, 3, 5, 9], parents [-1, 0, 0, 1]; the target says 3 after 7 and 4 after 7 3:
     path (1,), run (3, 4), rows (0, 1).
@@ -38,6 +39,7 @@ class Verdict:
     probabilities: tuple[float, ...]
     tokens: tuple[int, ...]
     parents: tuple[int, ...]
+    depth: int
 
     @property
     def next_token(self) -> int:
@@ -79,7 +81,7 @@ def _verify_lazily(
 ) -> Verdict:
     """Choose only for the nodes that the walk meets: there is no transfer to save on the host."""
     tokens, parents = tree.tokens.tolist(), tree.parents.tolist()
-    check_parents(parents, tree.max_depth)
+    depth_of_tree = max(check_parents(parents, tree.max_depth))
     children = _children(tokens, parents)
     node, path, run, probabilities = 0, list[int](), list[int](), list[float]()
     while True:
@@ -93,7 +95,9 @@ def _verify_lazily(
         path.append(child)
         node = child
     check_finite(probabilities)
-    return Verdict(tuple(path), tuple(run), tuple(probabilities), tuple(tokens), tuple(parents))
+    return Verdict(
+        tuple(path), tuple(run), tuple(probabilities), tuple(tokens), tuple(parents), depth_of_tree
+    )
 
 
 def _verify_at_once(
@@ -106,7 +110,7 @@ def _verify_at_once(
     table = torch.stack((tree.tokens, tree.parents, chosen, bits)).cpu()  # [4, N] i64
     tokens, parents, choices = table[:3].tolist()
     chances = table[3].int().view(torch.float32).tolist()
-    check_parents(parents, tree.max_depth)
+    depth_of_tree = max(check_parents(parents, tree.max_depth))
     children = _children(tokens, parents)
     path: list[int] = []
     node: int | None = 0
@@ -119,7 +123,9 @@ def _verify_at_once(
     run = tuple(choices[node] for node in visited)
     probabilities = [chances[node] for node in visited]
     check_finite(probabilities)
-    return Verdict(tuple(path), run, tuple(probabilities), tuple(tokens), tuple(parents))
+    return Verdict(
+        tuple(path), run, tuple(probabilities), tuple(tokens), tuple(parents), depth_of_tree
+    )
 
 
 def _children(tokens: list[int], parents: list[int]) -> dict[tuple[int, int], int]:

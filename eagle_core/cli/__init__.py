@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from eagle_core._version import __version__
 from eagle_core.cli import bench, chat, doctor, generate, serve, train
-from eagle_core.cli.console import note, report_error
+from eagle_core.cli.console import note, report_error, use_utf8
 from eagle_core.cli.flags import Parser, UsageError
 from eagle_core.errors import EagleError
 
@@ -50,6 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(
         level=logging.WARNING, stream=sys.stderr, format="%(levelname)s: %(message)s"
     )
+    use_utf8()
     try:
         args = build_parser().parse_args(arguments)
         code: int = args.run(args)

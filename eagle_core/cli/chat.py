@@ -14,6 +14,7 @@ from eagle_core.cli.console import (
     DIM_STYLE,
     coloured_text,
     note,
+    printable,
     stats_line,
     stop_on_interrupt,
     styled,
@@ -167,7 +168,7 @@ class TerminalChat:
 
     def _write(self, delta: TextDelta) -> None:
         # A model may write an escape character; the terminal must not obey it.
-        text = delta.text.replace("\x1b", "\u241b")
+        text = printable(delta.text)
         write(coloured_text(text, delta.spans, has_colour=self._has_colour))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -19,6 +20,20 @@ from eagle_core.stats import Stats
 DRAFT_STYLE = "\x1b[4;36m"
 DIM_STYLE = "\x1b[2m"
 RESET = "\x1b[0m"
+
+
+def printable(text: str) -> str:
+    """``text`` without control characters, which could drive the terminal; line ends and tabs stay."""
+    return "".join(
+        c if c in "\n\t" or (c >= " " and not "\x7f" <= c <= "\x9f") else "\ufffd" for c in text
+    )
+
+
+def use_utf8() -> None:
+    """Write UTF-8 whatever the system's code page is, so that no answer can fail to print."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="replace")
 
 
 def write(text: str) -> None:
@@ -114,11 +129,13 @@ __all__ = [
     "RESET",
     "coloured_text",
     "note",
+    "printable",
     "report_error",
     "stats_line",
     "stop_on_interrupt",
     "styled",
     "use_colour",
+    "use_utf8",
     "write",
     "write_json",
     "write_line",

@@ -137,7 +137,7 @@ def check_device() -> Check:
 
 def check_memory() -> Check:
     """Main memory, all of it and what is free."""
-    import psutil  # type: ignore[import-untyped]
+    import psutil
 
     memory = psutil.virtual_memory()
     detail = f"{memory.available / GB:.1f} of {memory.total / GB:.1f} GB free"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from eagle_core.cli.console import (
     note,
+    printable,
     stats_line,
     stop_on_interrupt,
     write,
@@ -110,7 +111,7 @@ def encode_prompt(session: Session, prompt: str, system: str | None, *, is_raw: 
 
 def write_text(delta: TextDelta) -> None:
     """Stream the answer to stdout."""
-    write(delta.text)
+    write(printable(delta.text) if sys.stdout.isatty() else delta.text)
 
 
 def ignore_text(delta: TextDelta) -> None:

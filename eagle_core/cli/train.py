@@ -131,7 +131,9 @@ def run_fit(args: argparse.Namespace) -> int:
 
     config = read_config(args, FitConfig)
     data, out = FeatureFolder(Path(args.data)), Path(args.out)
-    base = load_base(read_config(args, LoadConfig), Progress())
+    load = read_config(args, LoadConfig)
+    base = load_base(load, Progress())
+    check_data_fits(data.meta, load.base, base.model.config.get_text_config().hidden_size)
     model: Any = base.model
     embedding, lm_head = model.get_input_embeddings(), model.get_output_embeddings()
     vocab_size = int(lm_head.weight.shape[0])
@@ -173,6 +175,20 @@ def run_fit(args: argparse.Namespace) -> int:
     else:
         write_line(f"head in {out}, held-out agreement {_rates(acceptance)}")
     return 0
+
+
+def check_data_fits(meta: dict[str, Any], base: str, hidden_size: int) -> None:
+    """Features are of use for the base that made them only.
+
+    Raises: ConfigError when they are another's.
+    """
+    if meta.get("base") != base or meta.get("hidden_size", hidden_size) != hidden_size:
+        raise ConfigError(
+            "the data was collected with another base model",
+            expected=str(meta.get("base")),
+            got=base,
+            hint="name that one with --base, or collect anew",
+        )
 
 
 def _acceptance_line(event: TrainStep) -> str:

@@ -65,6 +65,7 @@ class EagleDrafter:
         self._head, self._embed = head, embed
         self._vocabulary = head.draft_vocabulary
         self._score = draft_scorer(lm_head, self._vocabulary)
+        self._vocabulary_size = int(getattr(lm_head, "out_features", 0)) or 1 << 30
         self._tree = tree
         self._capacity = capacity
         self._cache = KVCache(head.config.n_layers, capacity + max_drafted_rows(tree))
@@ -182,9 +183,7 @@ class EagleDrafter:
         return plan.layout.tree(torch.cat(tokens))
 
     def _n_scored(self) -> int:
-        if self._vocabulary is not None:
-            return len(self._vocabulary)
-        return 1 << 30
+        return len(self._vocabulary) if self._vocabulary is not None else self._vocabulary_size
 
     def _grow(self, pending: Tensor, max_nodes: int, max_depth: int) -> DraftTree:
         """EAGLE-2: expand the most confident nodes of each depth, then keep the best of all.

@@ -11,6 +11,7 @@ outputs predict f_1 and f_2; the LM head of the latter scores t_3.
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 from collections.abc import Mapping
@@ -23,13 +24,23 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import LlamaConfig
-from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
+from transformers.models.llama.modeling_llama import (
+    LlamaAttention,
+    LlamaDecoderLayer,
+    LlamaRotaryEmbedding,
+)
 
 from eagle_core.errors import CheckpointMismatch, IncompatibleHead, ModelNotFound
 
 WEIGHTS_NAME = "model.safetensors"
 CONFIG_NAME = "config.json"
 VOCABULARY_KEY = "draft_vocabulary"
+# The layers' name for the cache: the second before transformers 5.24.
+CACHE_ARGUMENT = next(
+    name
+    for name in ("cache", "past_key_values")
+    if name in inspect.signature(LlamaAttention.forward).parameters
+)
 IGNORED_KEYS = frozenset({"embed_tokens.weight"})  # a frozen copy of the base's embedding
 
 
@@ -189,7 +200,7 @@ class Eagle1Head(nn.Module):
         """
         hidden: Tensor = self.fc(torch.cat((embeddings, features), dim=-1))  # [B, T, D]
         rotary = self.rotary(hidden, position_ids)
-        kwargs = {"cache": cache} if cache is not None else {}
+        kwargs = {CACHE_ARGUMENT: cache} if cache is not None else {}
         for layer in self.layers:
             hidden = layer(
                 hidden, attention_mask=attention_mask, position_embeddings=rotary, **kwargs

@@ -28,6 +28,15 @@ class Batch:
     targets: Tensor
     weights: Tensor
 
+    def to(self, device: torch.device) -> Batch:
+        """The same batch on a device."""
+        return Batch(
+            self.next_tokens.to(device),
+            self.features.to(device),
+            self.targets.to(device),
+            self.weights.to(device),
+        )
+
     @property
     def n_tokens(self) -> int:
         """Positions that count."""

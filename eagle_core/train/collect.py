@@ -22,6 +22,8 @@ from eagle_core.train.config import CollectConfig
 from eagle_core.train.dataset import Conversations
 
 MARK = "\u241f"  # stands for the user's text while the template is taken apart
+MIN_ANSWER = 8  # tokens that an answer must have room for
+MOST_EMPTY_PARTS = 5
 OPENINGS = (
     "", "", "", "Write", "Explain", "How", "What", "Why", "Give me", "Can you", "Describe", "List", "Tell me",
     "Create", "def ", "Calculate", "Summarize", "Translate", "I need", "Imagine", "Compare", "Please",
@@ -123,12 +125,29 @@ def write_conversations(
     """
     folder.mkdir(parents=True, exist_ok=True)
     writer = Writer(session, config)
-    done, part = 0, 0
+    n_template = len(session.encode_chat([{"role": "user", "content": MARK}]))
+    if n_template + MIN_ANSWER >= config.max_length:
+        raise ConfigError(
+            "max_length leaves no room for an answer",
+            expected=f"more than {n_template + MIN_ANSWER}, as the template takes {n_template} tokens",
+            got=str(config.max_length),
+            hint="raise --max-length",
+        )
+    done, part, n_empty = 0, 0, 0
     while done < config.n_tokens:
         path = folder / f"part-{part:05d}.npz"
         if not path.exists():
             _write_part(session, writer, config, part).save(path)
-        done += Conversations.load(path).n_response_tokens
+        n_written = Conversations.load(path).n_response_tokens
+        n_empty = 0 if n_written else n_empty + 1
+        if n_empty >= MOST_EMPTY_PARTS:
+            raise ConfigError(
+                "the model writes no usable conversations",
+                expected=f"questions shorter than {config.max_length} tokens",
+                got=f"none in {n_empty} batches",
+                hint="raise --max-length, or give a conversations file",
+            )
+        done += n_written
         part += 1
         yield CollectProgress(min(done, config.n_tokens), config.n_tokens)
 
@@ -142,7 +161,7 @@ def _write_part(
         torch.manual_seed(int(random.integers(2**31)))
         turns = [turn for turn in writer.user_turns(random, config.batch_size) if turn]
         prompts = [session.encode_chat([{"role": "user", "content": turn}]) for turn in turns]
-        prompts = [prompt for prompt in prompts if len(prompt) < config.max_length - 8]
+        prompts = [prompt for prompt in prompts if len(prompt) < config.max_length - MIN_ANSWER]
         if not prompts:
             return Conversations.from_lists([], [], [])
         room = config.max_length - max(len(prompt) for prompt in prompts)
@@ -177,7 +196,7 @@ def read_conversations(session: Session, path: Path, config: CollectConfig) -> C
     ids: list[list[int]] = []
     starts: list[int] = []
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")  # a U+2028 in a text ends no line
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"cannot read {path}", got=str(error), hint="give a JSONL file"

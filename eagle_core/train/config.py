@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from eagle_core.config import check_limits, setting
+from eagle_core.errors import ConfigError
 
 OptimizerName = Literal["adamw", "muon"]
 
@@ -31,6 +32,13 @@ class CollectConfig:
 
     def __post_init__(self) -> None:
         check_limits(self)
+        if not self.temperatures or not all(0.0 <= t <= 5.0 for t in self.temperatures):
+            raise ConfigError(
+                "temperatures is no list of temperatures",
+                expected="one or more numbers from 0 to 5",
+                got=str(self.temperatures),
+                hint="for example 0,0.7,1",
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,11 +68,13 @@ class Trainer:
             )
         self.held_out = folder.shards[:n_held]
         self.embed_weight, self.lm_weight = embed_weight.float(), lm_weight.float()
+        self.device = self.embed_weight.device
         self.head = Eagle1Head(head_config).float()
         if init is None:
             self._init_weights()
         else:
             self._start_from(init)
+        self.head.to(self.device)
         self.random = torch.Generator().manual_seed(config.seed)
         self.n_steps: int = max(
             1, round(config.epochs * folder.meta["n_tokens"] / config.batch_tokens)
@@ -136,7 +138,7 @@ class Trainer:
             )  # fmt: skip
             for batch in batches:
                 began = time.perf_counter()
-                losses, rate = self.train_step(batch)
+                losses, rate = self.train_step(batch.to(self.device))
                 progress.step += 1
                 progress.batch += 1
                 now = time.perf_counter()
@@ -173,11 +175,10 @@ class Trainer:
                 group["lr"] = rate
         weights = batch.weights.clone()
         weights[:, : config.unroll - 1] = 0.0
-        draws = torch.rand(weights.shape, generator=self.random)
+        draws = torch.rand(weights.shape, generator=self.random).to(self.device)
         chosen = (weights > 0) & (draws < config.loss_fraction)
-        noise = (torch.rand(batch.features.shape, generator=self.random) * 2 - 1) * (
-            config.noise * self.feature_std
-        )
+        drawn = torch.rand(batch.features.shape, generator=self.random).to(self.device)
+        noise = (drawn * 2 - 1) * (config.noise * self.feature_std)
         embeddings = self.embed_weight[batch.next_tokens]  # [B, T, D]
         outputs = unrolled_predictions(self.head, embeddings, batch.features + noise, config.unroll)
         losses = head_losses(
@@ -206,7 +207,8 @@ class Trainer:
         """Held-out top-1 agreement with the base's argmax at depths 1..5, on the head's own predictions."""
         if self._held is None:
             rows = [row for shard in self.held_out for row in self.folder.read(shard)]
-            self._held = make_batch(sorted(rows, key=lambda r: len(r.token_ids))[-HELD_OUT_ROWS:])
+            longest = sorted(rows, key=lambda r: len(r.token_ids))[-HELD_OUT_ROWS:]
+            self._held = make_batch(longest).to(self.device)
         batch = self._held
         counted = batch.weights > 0
         counted[:, : EVAL_DEPTH - 1] = False
@@ -244,7 +246,7 @@ class Trainer:
         if not path.exists():
             return
         try:
-            state = torch.load(path, weights_only=True)
+            state = torch.load(path, map_location="cpu", weights_only=True)
             self.head.load_state_dict(state["head"], strict=True)
             for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
                 optimizer.load_state_dict(saved)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
+import os
 import socket
 from collections.abc import Callable
 from typing import Any
 
 import gradio as gr
 
+from eagle_core.errors import ConfigError
 from eagle_core.ui import page, render
 from eagle_core.ui.backend import ChatSession, OpenSession, SessionSlot
 from eagle_core.ui.controls import build_controls
@@ -67,10 +68,12 @@ def launch(
         slot.open_in_background(session)
     else:
         slot.session = session
+    free = free_port(host, port or DEFAULT_PORT)
     app = build_page(slot, rooms)
+    keep_proxies_off_loopback()
     app.launch(
         server_name=host,
-        server_port=free_port(host, port or DEFAULT_PORT),
+        server_port=free,
         inbrowser=open_browser,
         share=False,
         quiet=True,
@@ -98,13 +101,33 @@ def launch(
 
 
 def free_port(host: str, wanted: int) -> int:
-    """``wanted`` if it is free on ``host``, else one that the system picks."""
+    """``wanted`` if it is free on ``host``, else one that the system picks.
+
+    Raises: ConfigError when this machine has no such interface.
+    """
+    problem: OSError | None = None
     for port in (wanted, 0):
-        with contextlib.suppress(OSError), socket.socket() as probe:
+        with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((host, port))
+            try:
+                probe.bind((host, port))
+            except OSError as error:
+                problem = error
+                continue
             return int(probe.getsockname()[1])
-    return 0
+    raise ConfigError(
+        f"cannot listen on {host}",
+        expected="an IPv4 address or name of this machine",
+        got=str(problem),
+        hint="leave --host out to serve this machine only",
+    )
+
+
+def keep_proxies_off_loopback() -> None:
+    """Gradio asks its own page over HTTP when it starts; a proxy in the environment must not answer."""
+    for name in ("no_proxy", "NO_PROXY"):
+        entries = [entry for entry in os.environ.get(name, "").split(",") if entry]
+        os.environ[name] = ",".join(dict.fromkeys([*entries, "127.0.0.1", "localhost"]))
 
 
 def build_page(slot: SessionSlot, rooms: Rooms) -> gr.Blocks:

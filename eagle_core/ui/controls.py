@@ -125,7 +125,8 @@ def make_control(spec: dataclasses.Field[Any]) -> Any:
         return gr.Textbox(value=default or "", placeholder="0 1 00 01 000", **common)
     low, high, step = limits["min"], limits["max"], limits.get("step", 1)
     if (high - low) / step <= MAX_SLIDER_STOPS:
-        return gr.Slider(low, high, value=default, step=step, **common)
+        precision = 0 if isinstance(default, int) else None
+        return gr.Slider(low, high, value=default, step=step, precision=precision, **common)
     return gr.Number(
         value=default,
         minimum=low,

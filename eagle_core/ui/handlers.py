@@ -114,15 +114,15 @@ class Handlers:
         async for frame in self._checked_answer(room, turns, text, values):
             yield frame.updates()
 
-    def stop(self, request: gr.Request) -> None:
+    async def stop(self, request: gr.Request) -> None:
         """Stop the answer in progress."""
         self.rooms.stop(tab_of(request))
 
-    def leave(self, request: gr.Request) -> None:
+    async def leave(self, request: gr.Request) -> None:
         """A tab was closed or reloaded."""
         self.rooms.stop(tab_of(request))
 
-    def new_chat(self, request: gr.Request) -> tuple[Any, ...]:
+    async def new_chat(self, request: gr.Request) -> tuple[Any, ...]:
         """Forget the conversation and start over."""
         room = self.rooms.get(tab_of(request))
         room.clear()
@@ -154,6 +154,8 @@ class Handlers:
         if session is None or room.is_busy:
             hint = (
                 "The model is still loading; send again in a moment."
+                if session is None and not self.slot.opening.has_failed
+                else "The model could not be loaded; the reason is shown above."
                 if session is None
                 else "An answer is in progress. Stop it first, or wait for it."
             )

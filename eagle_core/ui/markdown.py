@@ -16,7 +16,7 @@ OPENING_FENCE = re.compile(rf"^({PREFIX})(`{{3,}}(?=[^`]*$)|~{{3,}})")
 CLOSING_FENCE = re.compile(r"^[ \t>]*(`{3,}|~{3,})[ \t]*$")
 LIST_ITEM = re.compile(r"^ {0,3}(?:[-*+]|\d{1,9}[.)])(?:[ \t]|$)")
 CODE_SPAN = re.compile(r"(?<![`\\])(`+)(?!`)((?:(?!\n[ \t]*\n).)+?)(?<!`)\1(?!`)", re.DOTALL)
-MATH = re.compile(r"\$\$.+?\$\$|\\\[.+?\\\]|\\\(.+?\\\)", re.DOTALL)
+MATH = re.compile(r"\$\$.{1,2000}?\$\$|\\\[.{1,2000}?\\\]|\\\(.{1,2000}?\\\)", re.DOTALL)
 # A tag, a comment or a declaration starts with one of these after "<"; "a < b" stays as it is.
 TAG_OR_IMAGE = re.compile(r"(\\*)(<(?=[A-Za-z/!?])|!(?=\[))")
 TAG = re.compile(r"<(?=[A-Za-z/!?])")

@@ -31,7 +31,8 @@ from eagle_core.ui.pump import Pump
 from eagle_core.ui.rooms import MAX_ROOMS, Rooms, Turn
 from tests.support.fake_session import FakeSession
 
-DEFAULTS = (True, 0.0, 1.0, 0, 512, "", "dynamic", 5, 6, 24, "")
+TREE = TreeConfig()
+DEFAULTS = (True, 0.0, 1.0, 0, 512, "", TREE.policy, TREE.depth, TREE.branching, TREE.size, "")
 
 
 @pytest.mark.parametrize(
@@ -300,7 +301,7 @@ def test_stop_keeps_the_text_and_frees_the_engine() -> None:
             frames.append(frame)
             if len(frames) == 6:
                 stopped_s = time.monotonic()
-                handlers.stop(tab("a"))
+                await handlers.stop(tab("a"))
         return frames, stopped_s
 
     frames, stopped_s = asyncio.run(scenario())
@@ -377,7 +378,7 @@ def test_a_new_chat_drops_the_answer_in_progress() -> None:
         async for frame in handlers.send("hi", tab("a"), *DEFAULTS):
             frames.append(frame)
             if len(frames) == 4:
-                cleared = handlers.new_chat(tab("a"))
+                cleared = await handlers.new_chat(tab("a"))
                 assert cleared[0] == []
         return frames
 
@@ -394,7 +395,7 @@ def test_a_second_send_in_one_tab_waits_for_the_user() -> None:
         first = asyncio.create_task(collect(handlers.send("one", tab("a"), *DEFAULTS)))
         await asyncio.sleep(0.1)
         second = await collect(handlers.send("two", tab("a"), *DEFAULTS))
-        handlers.stop(tab("a"))
+        await handlers.stop(tab("a"))
         await first
         return second
 
