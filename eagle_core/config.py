@@ -131,12 +131,17 @@ class TreeConfig:
         "chain: one path; static: a fixed shape; dynamic: grown by the head's confidence (EAGLE-2).",
         choices=get_args(TreePolicy),
     )
-    depth: int = setting(5, "Draft steps: the longest path of drafted tokens.", min=1, max=16)
+    depth: int = setting(
+        4, "Draft steps: the longest path of drafted tokens (chain, dynamic).", min=1, max=16
+    )
     branching: int = setting(
-        6, "Nodes expanded per depth, and children drafted for each (dynamic).", min=1, max=64
+        4, "Nodes expanded per depth, and children drafted for each (dynamic).", min=1, max=64
     )
     size: int = setting(
-        25, "Most drafted tokens in a tree; the target checks them at once.", min=1, max=256
+        12,
+        "Most drafted tokens in a tree (chain, dynamic); the target checks them at once.",
+        min=1,
+        max=256,
     )
     shape: Shape | None = setting(
         None,
@@ -147,6 +152,25 @@ class TreeConfig:
         check_limits(self)
         if self.shape is not None:
             check_shape(self.shape)
+
+    @property
+    def paths(self) -> Shape | None:
+        """The fixed shape of a chain or a static tree; None for a tree that grows."""
+        if self.policy == "dynamic":
+            return None
+        if self.policy == "chain":
+            return tuple((0,) * depth for depth in range(1, min(self.depth, self.size) + 1))
+        return self.shape if self.shape is not None else FIGURE_9
+
+    @property
+    def max_nodes(self) -> int:
+        """Most drafted nodes; a static shape says it itself."""
+        return self.size if self.paths is None else len(self.paths)
+
+    @property
+    def max_depth(self) -> int:
+        """Most drafted tokens on a path; a static shape says it itself."""
+        return self.depth if self.paths is None else max(map(len, self.paths))
 
 
 def check_shape(shape: Shape) -> None:

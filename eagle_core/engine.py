@@ -106,8 +106,8 @@ def step_budget(tree: TreeConfig, n_left: int, room: int) -> Budget:
         n_left: tokens that may still be emitted, >= 1; a path and its bonus must fit.
         room: free rows of the cache; the pending node takes one.
     """
-    max_depth = max(0, min(tree.depth, n_left - 1, room - 1))
-    return Budget(max_nodes=min(tree.size, room - 1) if max_depth else 0, max_depth=max_depth)
+    max_depth = max(0, min(tree.max_depth, n_left - 1, room - 1))
+    return Budget(max_nodes=min(tree.max_nodes, room - 1) if max_depth else 0, max_depth=max_depth)
 
 
 def cut_run(run: Sequence[int], n_left: int, eos_ids: frozenset[int]) -> int:

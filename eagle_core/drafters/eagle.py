@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eagle_core.cache import KVCache
-from eagle_core.config import FIGURE_9, Shape, TreeConfig
+from eagle_core.config import Shape, TreeConfig
 from eagle_core.drafters.base import Budget
 from eagle_core.errors import DraftError
 from eagle_core.heads.eagle1 import Eagle1Head
@@ -114,8 +114,8 @@ class EagleDrafter:
     @torch.inference_mode()
     def propose(self, pending: Tensor, budget: Budget) -> DraftTree:
         """A tree within ``budget``, grown by the configured policy."""
-        max_nodes = min(budget.max_nodes, self._tree.size)
-        max_depth = min(budget.max_depth, self._tree.depth)
+        max_nodes = min(budget.max_nodes, self._tree.max_nodes)
+        max_depth = min(budget.max_depth, self._tree.max_depth)
         if max_nodes < 1 or max_depth < 1:
             return DraftTree.single(pending)
         if self._predicted is None:
@@ -124,10 +124,9 @@ class EagleDrafter:
             )
         committed = self._cache.length
         try:
-            if self._tree.policy == "dynamic":
+            if self._tree.paths is None:
                 return self._grow(pending, max_nodes, max_depth)
-            shape = _shape_of(self._tree)
-            plan = _plan(fit_shape(shape, max_nodes, max_depth), pending.device)
+            plan = _plan(fit_shape(self._tree.paths, max_nodes, max_depth), pending.device)
             return self._fill(pending, plan)
         finally:
             self._cache.rewind(committed)
@@ -263,17 +262,7 @@ def _best_nodes(
 
 def max_drafted_rows(tree: TreeConfig) -> int:
     """Cache rows that one proposal may write beside the committed ones."""
-    return (
-        tree.depth * tree.branching
-        if tree.policy == "dynamic"
-        else max(tree.size, len(_shape_of(tree)))
-    )
-
-
-def _shape_of(tree: TreeConfig) -> Shape:
-    if tree.policy == "chain":
-        return tuple((0,) * depth for depth in range(1, tree.depth + 1))
-    return tree.shape if tree.shape is not None else FIGURE_9
+    return tree.depth * tree.branching if tree.paths is None else tree.max_nodes
 
 
 @lru_cache(maxsize=32)

@@ -87,3 +87,18 @@ def test_figure_9_is_a_tree() -> None:
 def test_shapes_that_are_no_tree(shape: Any) -> None:
     with pytest.raises(ConfigError, match="tree shape"):
         TreeConfig(shape=shape)
+
+
+def test_a_static_tree_is_as_large_as_its_shape() -> None:
+    assert (TreeConfig("static").max_nodes, TreeConfig("static").max_depth) == (25, 5)
+    assert TreeConfig("static", shape=((0,), (0, 0))).max_nodes == 2
+    assert TreeConfig("chain", depth=3).paths == ((0,), (0, 0), (0, 0, 0))
+    assert TreeConfig("chain", depth=8, size=2).max_nodes == 2
+    assert TreeConfig("dynamic", size=9, depth=3).max_nodes == 9
+    assert TreeConfig("dynamic").paths is None
+
+
+@pytest.mark.parametrize("field", ["depth", "branching", "size"])
+def test_a_fraction_is_no_count(field: str) -> None:
+    with pytest.raises(ConfigError, match="whole number"):
+        TreeConfig(**{field: 2.5})

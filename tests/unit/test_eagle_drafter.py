@@ -19,7 +19,7 @@ TREES = [
     TreeConfig("dynamic", depth=1, branching=8, size=3),
     TreeConfig("dynamic", depth=3, branching=64, size=256),
     TreeConfig("static"),
-    TreeConfig("static", size=7, depth=2),
+    TreeConfig("static", shape=((0,), (1,), (0, 0))),
     TreeConfig("chain", depth=4),
 ]
 PROMPT = list(b"a prompt of some length")
@@ -76,8 +76,8 @@ def test_budget_is_kept(tree, budget):
     drafter.commit(ids, target.prefill_chunk(ids, target.new_cache()).features, torch.tensor(3))
     proposed = drafter.propose(torch.tensor(3), budget)
     proposed.validate()
-    assert proposed.n_nodes - 1 <= min(budget.max_nodes, tree.size)
-    assert proposed.max_depth <= min(budget.max_depth, tree.depth)
+    assert proposed.n_nodes - 1 <= min(budget.max_nodes, tree.max_nodes)
+    assert proposed.max_depth <= min(budget.max_depth, tree.max_depth)
 
 
 def test_many_commits_and_a_rewind_equal_one_commit():

@@ -79,3 +79,16 @@ def test_broken_trees_and_logits_raise():
     for temperature in (0.0, 1.0):
         with pytest.raises(ModelError, match="not a number"):
             verify(TREE, says(0, 0, 0, 0) * torch.nan, 0, GenerationConfig(temperature=temperature))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_all_rows_at_once_equal_one_by_one_under_a_loose_depth_bound(temperature):
+    """On an accelerator the tree's exact depth is not known on the host: only a bound of it is."""
+    config = GenerationConfig(temperature=temperature, seed=3)
+    generator = torch.Generator().manual_seed(1)
+    logits = torch.randn(TREE.n_nodes, 20, generator=generator)
+    loose = DraftTree(TREE.tokens, TREE.parents, 9)
+    noise = position_noise(3, 5, 10)
+    found = module._verify_at_once(loose, logits, noise, config)
+    wanted = module._verify_lazily(TREE, logits, noise, config)
+    assert (found.path, found.run, found.depth) == (wanted.path, wanted.run, wanted.depth)
