@@ -132,13 +132,13 @@ class TreeConfig:
         choices=get_args(TreePolicy),
     )
     depth: int = setting(
-        4, "Draft steps: the longest path of drafted tokens (chain, dynamic).", min=1, max=16
+        2, "Draft steps: the longest path of drafted tokens (chain, dynamic).", min=1, max=16
     )
     branching: int = setting(
-        4, "Nodes expanded per depth, and children drafted for each (dynamic).", min=1, max=64
+        2, "Nodes expanded per depth, and children drafted for each (dynamic).", min=1, max=64
     )
     size: int = setting(
-        12,
+        3,
         "Most drafted tokens in a tree (chain, dynamic); the target checks them at once.",
         min=1,
         max=256,

@@ -84,24 +84,44 @@ def choose(logits: Tensor, noise: Tensor, config: GenerationConfig) -> tuple[Ten
         chosen = scores.gather(1, tokens.unsqueeze(1)).squeeze(1)  # [R]
         return tokens, (chosen - scores.logsumexp(dim=-1)).exp()
     probabilities = to_probabilities(logits, config)
-    tokens = invert(probabilities, noise)
+    tokens = race(probabilities, noise)
     return tokens, probabilities.gather(1, tokens.unsqueeze(1)).squeeze(1)
 
 
-def invert(probabilities: Tensor, noise: Tensor) -> Tensor:
-    """The inverse of the cumulative distribution, in vocabulary order.
+def race(probabilities: Tensor, noise: Tensor) -> Tensor:
+    """Draw from each row by an exponential race: token i arrives at time E_i / p_i, the first one wins.
 
-    The noise is scaled by the total as it was summed, so it never falls off the end. A parallel sum
-    need not rise monotonically, so a binary search would not do; tokens of probability 0 are left out.
+    That is an exact draw (the Gumbel-max trick in other words), and it is robust: when rounding moves the
+    probabilities by a millionth, the winner changes only if two arrivals lie that close. Inverting the
+    cumulative distribution is not: its sum over a large vocabulary carries the rounding of every token, and
+    there one answer in eighty came out differently.
 
-    Args: probabilities: [R, V] f32; noise: [R] f32 in [0, 1).
-    Returns: [R] i64.
-    Example: probabilities [0.25, 0, 0.75]: noise 0.24 gives 0, noise 0.25 gives 2.
+    Args:
+        probabilities: [R, V] f32.
+        noise: [R] f32 in [0, 1), multiples of 2**-24; the key from which a row's E_i are hashed.
+    Returns: [R] i64, never a token of probability 0.
     """
-    cumulative = probabilities.cumsum(dim=-1).masked_fill_(probabilities <= 0, 0)  # [R, V]
-    total = cumulative.amax(dim=-1)  # [R]
-    beyond = cumulative > (noise * total).unsqueeze(1)  # [R, V] bool
-    return beyond.to(torch.uint8).argmax(dim=-1)
+    keys = (noise.double() * 2.0**_NOISE_BITS).long().unsqueeze(1) + 1  # [R, 1]
+    tokens = torch.arange(probabilities.shape[1], device=probabilities.device)  # [V]
+    hashed = _mix_tensor((keys << 32) + tokens)  # [R, V] i64
+    uniform = (
+        (hashed & 0xFFFFFFFF).float() + 0.5
+    ) * 2.0**-32  # [R, V] f32; small numbers stay exact
+    arrival = -torch.log1p(-uniform)  # [R, V] f32, exponential
+    return (probabilities / arrival).argmax(dim=-1)
+
+
+def _mix_tensor(values: Tensor) -> Tensor:
+    """splitmix64's finaliser on int64 tensors, whose products wrap; shifts are made logical by a mask."""
+    values = values * _signed(_GOLDEN)
+    values = (values ^ ((values >> 30) & (_MASK_64 >> 30))) * _signed(0xBF58476D1CE4E5B9)
+    values = (values ^ ((values >> 27) & (_MASK_64 >> 27))) * _signed(0x94D049BB133111EB)
+    return values ^ ((values >> 31) & (_MASK_64 >> 31))
+
+
+def _signed(value: int) -> int:
+    """A 64-bit pattern as int64 reads it."""
+    return value - (1 << 64) if value >= 1 << 63 else value
 
 
 def check_logits(logits: Tensor) -> None:
@@ -127,4 +147,4 @@ def _form(tensor: Tensor) -> str:
     return f"{list(tensor.shape)} {tensor.dtype}"
 
 
-__all__ = ["check_finite", "choose", "invert", "position_noise", "to_probabilities"]
+__all__ = ["check_finite", "choose", "position_noise", "race", "to_probabilities"]

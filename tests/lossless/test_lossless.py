@@ -41,7 +41,15 @@ def answer(
     target: Target, drafter: Drafter, config: GenerationConfig, eos_ids: frozenset[int]
 ) -> Finished:
     events = list(
-        generate_tokens(target, target.new_cache(), drafter, PROMPT, config, TreeConfig(), eos_ids)
+        generate_tokens(
+            target,
+            target.new_cache(),
+            drafter,
+            PROMPT,
+            config,
+            TreeConfig(depth=5, branching=6, size=24),
+            eos_ids,
+        )
     )
     assert isinstance(events[-1], Finished)
     return events[-1]

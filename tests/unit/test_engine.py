@@ -27,6 +27,7 @@ from eagle_core.tree import DraftTree
 
 PROMPT = [10, 20, 30, 40, 50]
 N_NEW = 24
+WIDE = TreeConfig(depth=5, branching=6, size=24)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +50,7 @@ def run(
     cache = cache or target.new_cache()
     config = GenerationConfig(**{"max_new_tokens": N_NEW} | settings)
     stream = generate_tokens(
-        target, cache, drafter, prompt, config, tree or TreeConfig(), eos_ids,
+        target, cache, drafter, prompt, config, tree or WIDE, eos_ids,
         is_cancelled=is_cancelled,
     )  # fmt: skip
     events, n_tokens = [], 0
@@ -220,7 +221,7 @@ def test_cancelling_between_chunks_and_steps(target, truth):
 def test_closing_anywhere_leaves_valid_caches(target, truth, n_events):
     cache, drafter = target.new_cache(), oracle(truth)
     stream = generate_tokens(
-        target, cache, drafter, PROMPT, GenerationConfig(max_new_tokens=N_NEW), TreeConfig(),
+        target, cache, drafter, PROMPT, GenerationConfig(max_new_tokens=N_NEW), WIDE,
         frozenset(),
     )  # fmt: skip
     tokens = list(PROMPT)

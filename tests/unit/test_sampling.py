@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from transformers import TopPLogitsWarper
 
 from eagle_core.config import GenerationConfig
 from eagle_core.errors import ModelError
-from eagle_core.sampling import check_finite, choose, invert, position_noise, to_probabilities
+from eagle_core.sampling import check_finite, choose, position_noise, race, to_probabilities
 
 
 def test_noise_depends_on_seed_and_position_alone():
@@ -31,17 +33,40 @@ def test_noise_is_uniform_and_below_one():
     assert abs(float(seeds.mean()) - 0.5) < 0.03  # 4.6 standard errors
 
 
-def test_invert_never_takes_an_impossible_token():
-    probabilities = torch.tensor([[0.0, 0.25, 0.0, 0.75, 0.0]])
-    highest = 1 - 2.0**-24
-    cases = {0.0: 1, 0.2499: 1, 0.25: 3, highest: 3}
-    for noise, token in cases.items():
-        assert invert(probabilities, torch.tensor([noise])).item() == token
+def test_race_never_takes_an_impossible_token():
+    probabilities = torch.tensor([[0.0, 0.25, 0.0, 0.75, 0.0]]).expand(4000, -1)
+    counts = torch.bincount(race(probabilities, position_noise(2, 0, 4000)), minlength=5)
+    assert counts[[0, 2, 4]].tolist() == [0, 0, 0]
+    assert int(counts.sum()) == 4000
 
 
-def test_invert_survives_a_total_that_is_not_one():
-    probabilities = torch.full((1, 49_152), 1 / 49_152) * 0.999
-    assert invert(probabilities, torch.tensor([1 - 2.0**-24])).item() == 49_151
+def test_race_follows_a_large_vocabulary():
+    """The head's share, a middle part and a long tail of tiny probabilities, 4,000 draws."""
+    weights = torch.cat(
+        (torch.tensor([5e3, 3e3]), torch.full((98,), 10.0), torch.full((20_000,), 0.05))
+    )
+    probabilities = (weights / weights.sum()).unsqueeze(0)
+    n_draws = 4000
+    noise = position_noise(6, 0, n_draws)
+    tokens = torch.cat([race(probabilities, noise[i : i + 1]) for i in range(n_draws)])
+    borders = [0, 1, 2, 100, len(weights)]
+    groups = torch.bincount(tokens, minlength=len(weights)).float()
+    counts = torch.stack([groups[a:b].sum() for a, b in itertools.pairwise(borders)])
+    shares = torch.stack([probabilities[0, a:b].sum() for a, b in itertools.pairwise(borders)])
+    chi_square = ((counts - n_draws * shares) ** 2 / (n_draws * shares)).sum()
+    assert float(chi_square) < 16.3  # 0.1% point at 3 degrees of freedom
+
+
+def test_rounding_does_not_change_the_draw():
+    """What a row computed beside others differs by, float32's last bits, must not change the token."""
+    random = torch.Generator().manual_seed(0)
+    logits = torch.randn(1, 49_152, generator=random) * 2
+    config = GenerationConfig(temperature=0.8)
+    noise = position_noise(1, 0, 500)
+    nudged = logits + (torch.rand(logits.shape, generator=random) - 0.5) * 4e-6
+    for i in range(500):
+        one = choose(logits, noise[i : i + 1], config)[0]
+        assert torch.equal(choose(nudged, noise[i : i + 1], config)[0], one)
 
 
 def test_draws_follow_the_distribution():
