@@ -25,7 +25,8 @@ from eagle_core.events import Event, Failed, Finished, Notice, Queued, StepDone
 from eagle_core.heads.eagle1 import Eagle1Head
 from eagle_core.loading import LoadedBase, is_memory_error, load_base
 from eagle_core.loading_head import head_source, load_head
-from eagle_core.packing import pack_linear_layers
+from eagle_core.kernels.attention import use_rows_attention
+from eagle_core.packing import pack_layers
 from eagle_core.queueing import TicketQueue
 from eagle_core.stats import Stats
 from eagle_core.target import Target
@@ -74,7 +75,8 @@ class Session:
         self._cache = self._target.new_cache(self._target.context_length + TREE_ROOM)
         if head is not None:
             head = head.to(self._target.device, self._target.dtype).eval()
-            pack_linear_layers(head)
+            pack_layers(head)
+            use_rows_attention(head)
         self._head = head
         self._eagle: EagleDrafter | None = None
         self._eos_ids = self._target.eos_ids(base.tokenizer)

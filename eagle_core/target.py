@@ -19,11 +19,12 @@ from transformers import PreTrainedModel
 
 from eagle_core.cache import KVCache
 from eagle_core.errors import ConfigError, ModelError
+from eagle_core.kernels.attention import NAME as ROWS_ATTENTION
 from eagle_core.tree import DraftTree
 
 DEFAULT_CONTEXT_LENGTH = 8192  # longest context when none is asked for; long caches cost memory
 _KNOWN_LAYERS = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
-_KNOWN_ATTENTION = frozenset({"sdpa", "eager"})
+_KNOWN_ATTENTION = frozenset({"sdpa", "eager", ROWS_ATTENTION})
 
 Sees = Callable[[Tensor, Tensor], Tensor]  # (query positions, key positions) -> bool, broadcast
 

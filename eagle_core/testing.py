@@ -66,18 +66,20 @@ def tiny_model(
     dtype: torch.dtype = torch.float32,
     window: int | None = None,
     context_length: int = 512,
+    hidden_size: int = 32,
     attention: Literal["sdpa", "eager"] | None = None,
 ) -> PreTrainedModel:
     """A two-layer model with random weights, large enough that its greedy text varies.
 
     Args:
         window: sliding window in tokens, for the families that have one.
+        hidden_size: four heads share it.
         attention: None: sdpa, or eager where the family refuses sdpa.
     """
     settings: dict[str, Any] = {
         "vocab_size": vocab,
-        "hidden_size": 32,
-        "intermediate_size": 64,
+        "hidden_size": hidden_size,
+        "intermediate_size": 2 * hidden_size,
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
         "max_position_embeddings": context_length,
@@ -87,7 +89,7 @@ def tiny_model(
         "pad_token_id": None,
         "attn_implementation": attention or ("eager" if kind == "gemma2" else "sdpa"),
     }
-    settings |= _family_settings(kind, window)
+    settings |= _family_settings(kind, window, hidden_size // 4)
     config_class, model_class = _CLASSES[kind]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(
@@ -98,16 +100,16 @@ def tiny_model(
     return cast(PreTrainedModel, model)
 
 
-def _family_settings(kind: Kind, window: int | None) -> dict[str, Any]:
+def _family_settings(kind: Kind, window: int | None, head_dim: int) -> dict[str, Any]:
     """What a family needs beyond the common shapes."""
     if kind == "gpt_neox":
         return {}
     settings: dict[str, Any] = {"num_key_value_heads": 2}
     if kind in ("qwen3", "gemma2", "gemma3"):
-        settings["head_dim"] = 8
+        settings["head_dim"] = head_dim
     if kind in ("gemma2", "gemma3"):
         settings["layer_types"] = ["sliding_attention", "full_attention"]
-        settings["query_pre_attn_scalar"] = 8
+        settings["query_pre_attn_scalar"] = head_dim
     if kind == "mixtral":
         settings |= {"num_local_experts": 4, "num_experts_per_tok": 2}
     if kind in ("mistral", "mixtral", "phi3", "gemma2", "gemma3"):

@@ -40,6 +40,12 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     source.add_argument(
         "--token-ids", metavar="FILE", help="a conversation set collected before (.npz)"
     )
+    collect.add_argument(
+        "--texts", metavar="FILE", help="a conversation set whose answers --text-share takes texts from"
+    )
+    collect.add_argument(
+        "--openings", metavar="FILE", help="first words of self-written user turns, one per line"
+    )
     collect.add_argument("--out", required=True, metavar="FOLDER", help="where the data goes")
     collect.add_argument("--json", action="store_true", help="the outcome as one JSON object")
     add_config_flags(collect, CollectConfig, LoadConfig)
@@ -104,16 +110,36 @@ def run_collect(args: argparse.Namespace) -> int:
 def _conversations(
     args: argparse.Namespace, config: CollectConfig, session: Session, out: Path, progress: Progress
 ) -> Any:
-    from eagle_core.train.collect import join_parts, read_conversations, write_conversations
+    from eagle_core.train.collect import (
+        OPENINGS,
+        join_parts,
+        read_conversations,
+        write_conversations,
+    )
     from eagle_core.train.dataset import Conversations
 
     if args.token_ids is not None:
         return Conversations.load(Path(args.token_ids))
     if args.conversations is not None:
         return read_conversations(session, Path(args.conversations), config)
-    for step in write_conversations(session, config, out / "parts"):
+    texts = Conversations.load(Path(args.texts)) if args.texts is not None else None
+    openings = OPENINGS if args.openings is None else _read_openings(Path(args.openings))
+    for step in write_conversations(
+        session, config, out / "parts", texts=texts, openings=openings
+    ):
         progress.count("writing conversations", step.done, step.total, unit=" tokens")
     return join_parts(out / "parts")
+
+
+def _read_openings(path: Path) -> list[str]:
+    """Raises: ConfigError when the file cannot be read or is empty."""
+    try:
+        openings = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {path}", got=str(error)) from error
+    if not openings:
+        raise ConfigError(f"{path} holds no opening", expected="one per line", got="none")
+    return openings
 
 
 def run_fit(args: argparse.Namespace) -> int:

@@ -2,6 +2,7 @@
 
 Self-written data needs no file at all: after the chat template's opening of a user turn the model writes a
 question, then it answers the question. Answers are what a head must predict, so they are the model's own.
+Some user turns carry a text to work on, as people's do; the texts are earlier answers of the model.
 """
 
 from __future__ import annotations
@@ -27,7 +28,15 @@ MOST_EMPTY_PARTS = 5
 OPENINGS = (
     "", "", "", "Write", "Explain", "How", "What", "Why", "Give me", "Can you", "Describe", "List", "Tell me",
     "Create", "def ", "Calculate", "Summarize", "Translate", "I need", "Imagine", "Compare", "Please",
-    "Is it", "Find", "Help me", "The", "Who", "When", "Rewrite", "Design",
+    "Is it", "Find", "Help me", "The", "Who", "When", "Rewrite", "Design", "How many", "If a", "There are",
+    "from typing import", "Translate German to English: Die", "Translate German to English: Der",
+    "Translate French to English: Le", "Translate Spanish to English: El",
+)  # fmt: skip
+TEXT_TASKS = (
+    "Summarize: {text}", "Summarize the following text.\n\n{text}", "{text}\n\nTL;DR", "Rewrite this: {text}",
+    "List the key points of this text:\n\n{text}", "{text}\n\nExplain this in simple words.",
+    "{text}\n\n{question}", "Context: {text}\n\nQuestion: {question}", "{question}\n\n{text}",
+    "Answer the question with the help of the passages.\n\n{text}\n\nQuestion: {question}",
 )  # fmt: skip
 
 
@@ -39,8 +48,8 @@ class CollectProgress:
     total: int
 
 
-def user_turn_prefix(session: Session) -> str:
-    """What the chat template writes before a user's first words.
+def user_turn_frame(session: Session) -> tuple[str, str]:
+    """What the chat template writes before a user's first words and after the last.
 
     Raises: ConfigError when the template changes the user's text, NoChatTemplate when there is none.
     """
@@ -52,14 +61,17 @@ def user_turn_prefix(session: Session) -> str:
             got=f"{text.count(MARK)} times",
             hint="give a conversations file with --conversations",
         )
-    return text.split(MARK)[0]
+    before, after = text.split(MARK)
+    return before, after
 
 
 class Writer:
     """Writes batches of continuations with the base model's own ``generate``."""
 
-    def __init__(self, session: Session, config: CollectConfig) -> None:
-        self._session, self._config = session, config
+    def __init__(
+        self, session: Session, config: CollectConfig, openings: Sequence[str] = OPENINGS
+    ) -> None:
+        self._session, self._config, self._openings = session, config, openings
         self._model: Any = session.target.model
         self._pad = session.tokenizer.pad_token_id
         if self._pad is None:
@@ -102,8 +114,9 @@ class Writer:
 
     def user_turns(self, random: np.random.Generator, count: int) -> list[str]:
         """Questions that the model wrote itself; some may be empty."""
-        prefix = user_turn_prefix(self._session)
-        openings = [OPENINGS[i] for i in random.integers(len(OPENINGS), size=count)]
+        prefix, _ = user_turn_frame(self._session)
+        drawn = random.integers(len(self._openings), size=count)
+        openings = [self._openings[i] for i in drawn]
         tokenizer = self._session.tokenizer
         prompts = [
             list(tokenizer(prefix + opening, add_special_tokens=False).input_ids)
@@ -115,16 +128,49 @@ class Writer:
         texts = [str(tokenizer.decode(tokens, skip_special_tokens=True)) for tokens in written]
         return [(opening + text).strip() for opening, text in zip(openings, texts, strict=True)]
 
+    def text_turns(
+        self, random: np.random.Generator, count: int, written: Conversations
+    ) -> list[str]:
+        """User turns that carry a text of about one length, joined from answers of ``written``."""
+        before, after = user_turn_frame(self._session)
+        tokenizer = self._session.tokenizer
+        turns = []
+        length = int(random.integers(64, self._config.max_text_tokens + 1))
+        for _ in range(count):
+            n_tokens = length
+            passages: list[str] = []
+            question = ""
+            while n_tokens > MIN_ANSWER:
+                index = int(random.integers(len(written)))
+                ids, start = written.ids(index), int(written.response_start[index])
+                answer = ids[start:][:n_tokens]
+                passages.append(str(tokenizer.decode(answer, skip_special_tokens=True)).strip())
+                n_tokens -= len(answer)
+                asked = str(tokenizer.decode(ids[:start]))
+                if not question or random.random() < 0.5:
+                    question = asked.removeprefix(before).removesuffix(after).strip()
+            task = TEXT_TASKS[int(random.integers(len(TEXT_TASKS)))]
+            turns.append(task.format(text="\n\n".join(passages), question=question))
+        return turns
+
 
 def write_conversations(
-    session: Session, config: CollectConfig, folder: Path
+    session: Session,
+    config: CollectConfig,
+    folder: Path,
+    *,
+    texts: Conversations | None = None,
+    openings: Sequence[str] = OPENINGS,
 ) -> Iterator[CollectProgress]:
     """Let the model write conversations until there are enough; parts in ``folder`` survive a kill.
 
+    Args:
+        texts: answers that user turns with a text are made of; None: the first part of the run itself.
+        openings: first words of the user turns that the model writes itself.
     Yields: progress after each batch. Afterwards :func:`join_parts` makes one set.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    writer = Writer(session, config)
+    writer = Writer(session, config, openings)
     n_template = len(session.encode_chat([{"role": "user", "content": MARK}]))
     if n_template + MIN_ANSWER >= config.max_length:
         raise ConfigError(
@@ -137,8 +183,11 @@ def write_conversations(
     while done < config.n_tokens:
         path = folder / f"part-{part:05d}.npz"
         if not path.exists():
-            _write_part(session, writer, config, part).save(path)
-        n_written = Conversations.load(path).n_response_tokens
+            _write_part(session, writer, config, part, texts).save(path)
+        part_written = Conversations.load(path)
+        n_written = part_written.n_response_tokens
+        if texts is None and n_written:
+            texts = part_written
         n_empty = 0 if n_written else n_empty + 1
         if n_empty >= MOST_EMPTY_PARTS:
             raise ConfigError(
@@ -153,18 +202,24 @@ def write_conversations(
 
 
 def _write_part(
-    session: Session, writer: Writer, config: CollectConfig, part: int
+    session: Session, writer: Writer, config: CollectConfig, part: int, texts: Conversations | None
 ) -> Conversations:
     random = np.random.default_rng((config.seed, part))
     temperature = config.temperatures[part % len(config.temperatures)]
+    has_texts = texts is not None and random.random() < config.text_share
     with torch.random.fork_rng():  # transformers' generate draws from the global generator only
         torch.manual_seed(int(random.integers(2**31)))
-        turns = [turn for turn in writer.user_turns(random, config.batch_size) if turn]
+        if has_texts:
+            assert texts is not None
+            turns = writer.text_turns(random, config.batch_size, texts)
+        else:
+            turns = [turn for turn in writer.user_turns(random, config.batch_size) if turn]
         prompts = [session.encode_chat([{"role": "user", "content": turn}]) for turn in turns]
         prompts = [prompt for prompt in prompts if len(prompt) < config.max_length - MIN_ANSWER]
         if not prompts:
             return Conversations.from_lists([], [], [])
         room = config.max_length - max(len(prompt) for prompt in prompts)
+        room = min(room, config.max_answer_tokens)
         answers = writer.continue_all(prompts, temperature, room)
     return Conversations.from_lists(
         [prompt + answer for prompt, answer in zip(prompts, answers, strict=True)],
@@ -247,6 +302,6 @@ __all__ = [
     "Writer",
     "join_parts",
     "read_conversations",
-    "user_turn_prefix",
+    "user_turn_frame",
     "write_conversations",
 ]

@@ -21,6 +21,16 @@ class CollectConfig:
     max_user_tokens: int = setting(
         72, "Longest self-written user turn, in tokens.", min=4, max=4096
     )
+    max_answer_tokens: int = setting(400, "Longest answer, in tokens.", min=8, max=32_768)
+    text_share: float = setting(
+        0.0,
+        "Share of the batches whose user turns carry a text to work on, made of earlier answers.",
+        min=0.0,
+        max=1.0,
+    )
+    max_text_tokens: int = setting(
+        600, "Longest text in a user turn, in tokens; max_length bounds it, too.", min=64, max=32_768
+    )
     user_temperature: float = setting(
         0.9, "Temperature of self-written user turns.", min=0.05, max=2.0
     )

@@ -7,6 +7,8 @@ import json
 import pytest
 
 from eagle_core.cli import main
+from eagle_core.config import LoadConfig
+from eagle_core.session import Session
 from eagle_core.train.dataset import Conversations
 from tests.support.tiny_models import save_llama
 
@@ -51,6 +53,29 @@ def test_collect_writes_its_own_conversations_and_goes_on_after_a_kill(capsys, b
     )
     assert again == outcome
     assert {path: path.stat().st_mtime_ns for path in parts} == parts
+
+
+def test_collect_puts_the_models_own_texts_into_user_turns(capsys, base, data, tmp_path):
+    code, _ = run(
+        capsys, "train", "collect", "--base", base, "--out", tmp_path, "--n-tokens", "60",
+        "--batch-size", "6", "--max-length", "400", "--max-text-tokens", "64", "--max-answer-tokens", "20",
+        "--text-share", "1", "--texts", data / "conversations.npz", *LOAD, "--json",
+    )  # fmt: skip
+    assert code == 0
+    session = Session.open(LoadConfig(base=base, device="cpu", dtype="float32"))
+    decode = session.tokenizer.decode
+    source = Conversations.load(data / "conversations.npz")
+    answers = [
+        decode(source.ids(i)[source.response_start[i] :], skip_special_tokens=True).strip()
+        for i in range(len(source))
+    ]
+    written = Conversations.load(tmp_path / "conversations.npz")
+    for i in range(len(written)):
+        start = int(written.response_start[i])
+        prompt = decode(written.ids(i)[:start])
+        assert any(answer[:10] in prompt for answer in answers if answer[:10])
+        assert 1 <= len(written.ids(i)) - start <= 20
+    assert len({written.response_start[i] for i in range(len(written))}) > 1
 
 
 def test_collect_takes_a_conversations_file(capsys, base, tmp_path):

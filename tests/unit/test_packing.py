@@ -6,9 +6,20 @@ import pytest
 import torch
 from torch import nn
 
-from eagle_core.packing import MOST_ROWS, PackedLinear, can_pack, pack_linear_layers
+from eagle_core.kernels import ops
+from eagle_core.packing import (
+    MOST_ROWS,
+    JointLinear,
+    PackedLinear,
+    RowGatedMlp,
+    RowLinear,
+    RowRmsNorm,
+    can_pack,
+    pack_layers,
+)
 from eagle_core.testing import tiny_model
 
+needs_kernels = pytest.mark.skipif(not ops.has_kernels(), reason="no C++ compiler here")
 needs_mkl = pytest.mark.skipif(not can_pack(), reason="this PyTorch has no MKL")
 
 
@@ -25,16 +36,70 @@ def test_product_is_that_of_the_plain_layer(shape, has_bias):
     torch.testing.assert_close(PackedLinear(plain)(inputs), plain(inputs), atol=1e-5, rtol=1e-5)
 
 
-@needs_mkl
-def test_a_model_is_packed_whole_and_its_weights_stay_shared():
+@pytest.mark.parametrize("switch", ["on", "off"])
+def test_a_packed_model_computes_the_same_and_its_weights_stay_shared(monkeypatch, switch):
+    if switch == "off":
+        monkeypatch.setattr(ops, "has_kernels", lambda: False)
     plain, packed = tiny_model("llama"), tiny_model("llama").requires_grad_(False)
-    n_layers = sum(type(module) is nn.Linear for module in packed.modules())
-    assert pack_linear_layers(packed) == n_layers > 0
-    ids = torch.arange(20)[None]
-    with torch.no_grad():
-        torch.testing.assert_close(packed(ids).logits, plain(ids).logits, atol=1e-4, rtol=1e-4)
+    n_swapped = pack_layers(packed)
+    kinds = {type(module) for module in packed.modules()}
+    if ops.has_kernels():
+        assert {RowLinear, JointLinear, RowGatedMlp, RowRmsNorm} <= kinds
+    elif can_pack():
+        assert n_swapped == sum(type(module) is PackedLinear for module in packed.modules()) == 15
+    for n_tokens in (1, 20, MOST_ROWS + 1):
+        ids = torch.arange(n_tokens)[None]
+        with torch.no_grad():
+            torch.testing.assert_close(packed(ids).logits, plain(ids).logits, atol=1e-4, rtol=1e-4)
     assert set(packed.state_dict()) == set(plain.state_dict())
 
 
+@needs_kernels
+def test_a_layer_that_computes_something_else_is_left_alone():
+    class OddRMSNorm(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight, self.variance_epsilon = nn.Parameter(torch.ones(32)), 1e-5
+
+        def forward(self, inputs):  # as Gemma's: one more than the weight
+            return nn.functional.rms_norm(inputs, (32,), 1 + self.weight, 1e-5)
+
+    class OddMlp(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gate_proj, self.up_proj = (nn.Linear(32, 64, bias=False) for _ in range(2))
+            self.down_proj = nn.Linear(64, 32, bias=False)
+
+        def forward(self, inputs):  # gelu, not silu
+            gate = nn.functional.gelu(self.gate_proj(inputs))
+            return self.down_proj(gate * self.up_proj(inputs))
+
+    model = nn.Sequential(OddRMSNorm(), OddMlp()).requires_grad_(False)
+    inputs = torch.randn(1, 3, 32)
+    wanted = model(inputs)
+    pack_layers(model)
+    assert type(model[0]) is OddRMSNorm
+    assert type(model[1]) is OddMlp
+    assert type(model[1].gate_proj) is RowLinear  # its parts are still faster
+    torch.testing.assert_close(model(inputs), wanted, atol=1e-5, rtol=1e-5)
+
+
+@needs_kernels
+def test_joint_projections_take_their_product_once_and_hold_nothing_back():
+    attention = nn.Module()
+    for name, width in (("q_proj", 64), ("k_proj", 32), ("v_proj", 32)):
+        setattr(attention, name, nn.Linear(32, width).requires_grad_(False))
+    plain = [getattr(attention, name) for name in ("q_proj", "k_proj", "v_proj")]
+    pack_layers(attention)
+    first, second = torch.randn(1, 3, 32), torch.randn(1, 3, 32)
+    joint = attention.q_proj._joint
+    for inputs in (first, second, first):
+        for name, layer in zip(("q_proj", "k_proj", "v_proj"), plain, strict=True):
+            torch.testing.assert_close(getattr(attention, name)(inputs), layer(inputs), atol=1e-5, rtol=1e-5)
+        assert joint._inputs is None
+        assert joint._outputs is None
+    torch.testing.assert_close(attention.v_proj(first), plain[2](first), atol=1e-5, rtol=1e-5)  # out of order
+
+
 def test_other_precisions_are_left_alone():
-    assert pack_linear_layers(tiny_model("llama", dtype=torch.bfloat16)) == 0
+    assert pack_layers(tiny_model("llama", dtype=torch.bfloat16)) == 0

@@ -1,0 +1,1 @@
+"""Products and attention for a few rows at a time, compiled where they run."""

@@ -1,0 +1,88 @@
+"""The attention kernel as an attention implementation of transformers, under the name ``eagle_rows``.
+
+It serves a few float32 rows on the CPU; everything else goes to PyTorch's fused attention. Row by row it
+takes the keys in the order of their positions, so that a tree's row is bit for bit what the same tokens one
+by one would give.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from eagle_core.kernels import ops
+
+NAME = "eagle_rows"
+
+
+def rows_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """transformers' signature: query [B, H, N, d], key and value [B, G, S, d] -> [B, N, H, d]."""
+    if not _fits(query, key, value, attention_mask, dropout, kwargs):
+        out: tuple[Tensor, None] = sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
+        )
+        return out
+    mask = None
+    if attention_mask is not None:
+        mask = attention_mask[0, 0]  # [N, S]
+        if mask.dtype == torch.bool:
+            mask = torch.zeros(mask.shape).masked_fill_(~mask, torch.finfo(torch.float32).min)
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    return ops.attention(query[0], key[0], value[0], mask, scale)[None], None
+
+
+def _fits(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float, extras: Any
+) -> bool:
+    n_batch, n_heads, n_rows, head_dim = query.shape
+    if query.dtype != torch.float32 or query.device.type != "cpu" or n_batch != 1:
+        return False
+    if n_rows > ops.MOST_ROWS or dropout or query.requires_grad or key.requires_grad:
+        return False
+    if any(extras.get(name) is not None for name in ("softcap", "s_aux", "position_bias", "sinks")):
+        return False
+    if mask is None:
+        if n_rows > 1:
+            return False
+    elif mask.shape != (1, 1, n_rows, key.shape[2]) or mask.stride(-1) != 1:
+        return False
+    elif mask.dtype not in (torch.bool, torch.float32):
+        return False
+    is_dense = query.stride(-1) == key.stride(-1) == value.stride(-1) == 1
+    same_width = head_dim == value.shape[-1] and n_heads % key.shape[1] == 0
+    return is_dense and same_width and ops.can_attend(head_dim)
+
+
+def use_rows_attention(model: nn.Module) -> bool:
+    """Let a model's sdpa layers use the kernel where it serves; says whether there were any.
+
+    Without a compiler, or in another precision or place than float32 on the CPU, nothing is changed.
+    """
+    weight = next(model.parameters())
+    if not ops.has_kernels() or weight.dtype != torch.float32 or weight.device.type != "cpu":
+        return False
+    configs = {id(c): c for module in model.modules() if (c := getattr(module, "config", None))}
+    found = [c for c in configs.values() if getattr(c, "_attn_implementation", None) == "sdpa"]
+    for config in found:
+        config._attn_implementation = NAME
+    return bool(found)
+
+
+AttentionInterface.register(NAME, rows_attention)
+AttentionMaskInterface.register(NAME, sdpa_mask)
+
+__all__ = ["NAME", "rows_attention", "use_rows_attention"]

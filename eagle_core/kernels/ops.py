@@ -1,0 +1,148 @@
+"""The compiled kernels as functions of tensors: float32 on the CPU, a few rows at a time.
+
+A row's result depends on that row alone, bit for bit: not on how many rows are computed beside it
+(``rows.cpp`` says why). Weights that bfloat16 holds exactly are read as bfloat16, at half the memory traffic;
+products and sums are float32 all the same.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from eagle_core.kernels.build import kernel_library
+
+MOST_ROWS = 64  # beyond, PyTorch's own products are as fast
+PANEL = 32  # output columns that lie together
+LANES = 16
+
+_pointer, _int64 = ctypes.c_void_p, ctypes.c_int64
+_SIGNATURES = {
+    "eagle_pack": (ctypes.c_int, *[_pointer] * 2, *[_int64] * 2, ctypes.c_int),
+    "eagle_linear": (ctypes.c_int, *[_pointer] * 4, *[_int64] * 3, ctypes.c_int),
+    "eagle_gated_mlp": (ctypes.c_int, *[_pointer] * 5, *[_int64] * 4, ctypes.c_int),
+    "eagle_rms_norm": (*[_pointer] * 3, *[_int64] * 2, ctypes.c_float),
+    "eagle_attention": (
+        *[_pointer, _int64, _int64] * 3, _pointer, _int64, _pointer, *[_int64] * 5, ctypes.c_float,
+        ctypes.c_int,
+    ),
+}  # fmt: skip
+
+
+@lru_cache(maxsize=1)
+def _library() -> ctypes.CDLL:
+    library = kernel_library()
+    assert library is not None, "check has_kernels() first"
+    for name, types in _SIGNATURES.items():
+        function = getattr(library, name)
+        function.argtypes, function.restype = list(types), None
+    library.eagle_can_attend.argtypes = [_int64]
+    library.eagle_can_attend.restype = ctypes.c_int
+    return library
+
+
+def has_kernels() -> bool:
+    """Whether the kernels are compiled, or can be, on this machine."""
+    return kernel_library() is not None
+
+
+class PackedWeight:
+    """A weight in panels of 32 outputs, the order in which the kernels read it.
+
+    Args: weight: [N, K] f32 on the CPU.
+    """
+
+    def __init__(self, weight: Tensor) -> None:
+        self.n_out, self.n_in = weight.shape
+        small = weight.to(torch.bfloat16)
+        self.is_bfloat16 = bool((small.float() == weight).all())
+        source = (small if self.is_bfloat16 else weight).contiguous()
+        n_panels = -(-self.n_out // PANEL)
+        self.data = torch.empty(n_panels * PANEL * self.n_in, dtype=source.dtype)
+        _library().eagle_pack(
+            self.is_bfloat16, source.data_ptr(), self.data.data_ptr(), self.n_in, self.n_out,
+            torch.get_num_threads(),
+        )  # fmt: skip
+        self.address = self.data.data_ptr()
+
+
+def linear(inputs: Tensor, weight: PackedWeight, bias: Tensor | None = None) -> Tensor:
+    """[..., K] f32 -> [..., N] f32."""
+    inputs = inputs.contiguous()
+    out = inputs.new_empty(*inputs.shape[:-1], weight.n_out)
+    _library().eagle_linear(
+        weight.is_bfloat16, weight.address, inputs.data_ptr(),
+        None if bias is None else bias.data_ptr(), out.data_ptr(),
+        inputs.numel() // weight.n_in, weight.n_in, weight.n_out, torch.get_num_threads(),
+    )  # fmt: skip
+    return out
+
+
+def interleaved(gate: Tensor, up: Tensor) -> Tensor:
+    """Two weights [M, K] as one [2 M, K] whose panels alternate; M is a multiple of 32."""
+    n_mid, n_in = gate.shape
+    panels = torch.stack((gate.view(-1, PANEL, n_in), up.view(-1, PANEL, n_in)), dim=1)
+    return panels.reshape(2 * n_mid, n_in)
+
+
+def gated_mlp(inputs: Tensor, gate_up: PackedWeight, down: PackedWeight) -> Tensor:
+    """silu(x gate) * (x up), then down: [..., K] f32 -> [..., N] f32. ``gate_up`` is packed interleaved."""
+    inputs = inputs.contiguous()
+    n_rows = inputs.numel() // gate_up.n_in
+    middle = inputs.new_empty(n_rows, down.n_in)
+    out = inputs.new_empty(*inputs.shape[:-1], down.n_out)
+    _library().eagle_gated_mlp(
+        gate_up.is_bfloat16, gate_up.address, down.address, inputs.data_ptr(), middle.data_ptr(),
+        out.data_ptr(), n_rows, gate_up.n_in, down.n_in, down.n_out, torch.get_num_threads(),
+    )  # fmt: skip
+    return out
+
+
+def rms_norm(inputs: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    """[..., K] f32, K a multiple of 16, divided by its root mean square and times ``weight``."""
+    inputs = inputs.contiguous()
+    out = torch.empty_like(inputs)
+    n = inputs.shape[-1]
+    _library().eagle_rms_norm(
+        inputs.data_ptr(), weight.data_ptr(), out.data_ptr(), inputs.numel() // n, n, epsilon
+    )
+    return out
+
+
+@lru_cache(maxsize=64)
+def can_attend(head_dim: int) -> bool:
+    """Whether the attention kernel knows this head size."""
+    return bool(_library().eagle_can_attend(head_dim))
+
+
+def attention(
+    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float
+) -> Tensor:
+    """Attention of a few rows over a cache, each row's keys taken in the order they lie in.
+
+    Args:
+        query: [H, N, d] f32, any strides but the last.
+        keys, values: [G, S, d] f32, the same; H is a multiple of G.
+        mask: [N, S] f32, additive, -1e30 or below hides a key; None: one row that sees all.
+    Returns: [N, H, d] f32.
+    """
+    n_heads, n_rows, head_dim = query.shape
+    out = query.new_empty(n_rows, n_heads, head_dim)
+    _library().eagle_attention(
+        query.data_ptr(), query.stride(0), query.stride(1),
+        keys.data_ptr(), keys.stride(0), keys.stride(1),
+        values.data_ptr(), values.stride(0), values.stride(1),
+        None if mask is None else mask.data_ptr(), 0 if mask is None else mask.stride(0),
+        out.data_ptr(), n_rows, keys.shape[1], n_heads, keys.shape[0], head_dim, scale,
+        torch.get_num_threads(),
+    )  # fmt: skip
+    return out
+
+
+__all__ = [
+    "MOST_ROWS", "PackedWeight", "attention", "can_attend", "gated_mlp", "has_kernels", "interleaved", "linear",
+    "rms_norm",
+]  # fmt: skip

@@ -1,0 +1,462 @@
+// Products of a few rows with packed weights, in float32.
+//
+// Every output element is one chain of fused multiply-adds over the inputs in their order, whatever
+// the number of rows, of threads or of other columns: a row computed beside others is bit for bit
+// the row computed alone. Compiled on the machine that runs it; see build.py.
+//
+// The same holds for attention: a row's keys are taken in the order of their positions, wherever in the cache
+// a tree has put them.
+//
+// A panel is 32 output columns: for each input k, 32 weights. bfloat16 panels hold 16 words of 32 bits per
+// input, column j in the low half and column 16 + j in the high half.
+
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+namespace {
+
+constexpr int kHalf = 16;         // columns in one vector
+constexpr int kPanel = 2 * kHalf;  // columns of a panel
+#if defined(__AVX512F__)
+constexpr int kRows = 14;  // rows at once: 28 accumulators of 32 registers
+#else
+constexpr int kRows = 3;
+#endif
+
+typedef float Floats __attribute__((vector_size(64), aligned(4), may_alias));
+typedef uint32_t Words __attribute__((vector_size(64), aligned(4), may_alias));
+
+inline Floats load(const float* from) { return *reinterpret_cast<const Floats*>(from); }
+inline void store(float* to, Floats values) { *reinterpret_cast<Floats*>(to) = values; }
+
+struct Float32Panel {
+  static constexpr int64_t bytes_per_input = kPanel * 4;
+  static void read(const char* from, Floats& low, Floats& high) {
+    low = load(reinterpret_cast<const float*>(from));
+    high = load(reinterpret_cast<const float*>(from) + kHalf);
+  }
+};
+
+struct BFloat16Panel {
+  static constexpr int64_t bytes_per_input = kPanel * 2;
+  static void read(const char* from, Floats& low, Floats& high) {
+    const Words both = *reinterpret_cast<const Words*>(from);
+    low = (Floats)(both << 16);
+    high = (Floats)(both & 0xffff0000u);
+  }
+};
+
+// out[r][0..31] = x[r] . panel, for R rows.
+template <class Panel, int R>
+inline void multiply(const char* panel, const float* x, int64_t n_in, Floats out[][2]) {
+  Floats sums[R][2];
+  for (int r = 0; r < R; ++r) sums[r][0] = sums[r][1] = Floats{};
+  for (int64_t k = 0; k < n_in; ++k) {
+    __builtin_prefetch(panel + 4096);
+    Floats low, high;
+    Panel::read(panel, low, high);
+    panel += Panel::bytes_per_input;
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      const float a = x[r * n_in + k];
+      sums[r][0] += a * low;
+      sums[r][1] += a * high;
+    }
+  }
+  for (int r = 0; r < R; ++r) out[r][0] = sums[r][0], out[r][1] = sums[r][1];
+}
+
+template <class Panel, int R>
+struct Dispatch {
+  static void run(int n, const char* panel, const float* x, int64_t n_in, Floats out[][2]) {
+    if (n == R)
+      multiply<Panel, R>(panel, x, n_in, out);
+    else
+      Dispatch<Panel, R - 1>::run(n, panel, x, n_in, out);
+  }
+};
+template <class Panel>
+struct Dispatch<Panel, 0> {
+  static void run(int, const char*, const float*, int64_t, Floats[][2]) {}
+};
+
+// Rows in groups of like size, none above kRows.
+inline int group_size(int64_t n_rows) {
+  const int64_t n_groups = (n_rows + kRows - 1) / kRows;
+  return static_cast<int>((n_rows + n_groups - 1) / n_groups);
+}
+
+inline void write(float* to, const Floats sums[2], const float* bias, int64_t n_columns) {
+  Floats low = sums[0], high = sums[1];
+  if (bias && n_columns == kPanel) low += load(bias), high += load(bias + kHalf);
+  if (n_columns == kPanel) {
+    store(to, low);
+    store(to + kHalf, high);
+    return;
+  }
+  float rest[kPanel];
+  store(rest, low);
+  store(rest + kHalf, high);
+  for (int64_t j = 0; j < n_columns; ++j) to[j] = rest[j] + (bias ? bias[j] : 0.0f);
+}
+
+template <class Panel>
+void linear(const char* packed, const float* x, const float* bias, float* out, int64_t n_rows,
+            int64_t n_in, int64_t n_out, int n_threads) {
+  const int64_t n_panels = (n_out + kPanel - 1) / kPanel;
+  const int group = group_size(n_rows);
+#pragma omp parallel for schedule(static) num_threads(n_threads)
+  for (int64_t p = 0; p < n_panels; ++p) {
+    const char* panel = packed + p * n_in * Panel::bytes_per_input;
+    const int64_t left = n_out - p * kPanel;
+    const int64_t n_columns = left < kPanel ? left : kPanel;
+    for (int64_t row = 0; row < n_rows; row += group) {
+      const int n = static_cast<int>(n_rows - row < group ? n_rows - row : group);
+      Floats sums[kRows][2] = {};
+      Dispatch<Panel, kRows>::run(n, panel, x + row * n_in, n_in, sums);
+      for (int r = 0; r < n; ++r)
+        write(out + (row + r) * n_out + p * kPanel, sums[r], bias ? bias + p * kPanel : nullptr,
+              n_columns);
+    }
+  }
+}
+
+template <class Panel>
+void pack(const char* weight, char* packed, int64_t n_in, int64_t n_out, int n_threads);
+
+template <>
+void pack<Float32Panel>(const char* weight, char* packed, int64_t n_in, int64_t n_out,
+                        int n_threads) {
+  const float* from = reinterpret_cast<const float*>(weight);
+  float* to = reinterpret_cast<float*>(packed);
+  const int64_t n_panels = (n_out + kPanel - 1) / kPanel;
+#pragma omp parallel for num_threads(n_threads)
+  for (int64_t p = 0; p < n_panels; ++p)
+    for (int64_t k = 0; k < n_in; ++k)
+      for (int64_t j = 0; j < kPanel; ++j) {
+        const int64_t column = p * kPanel + j;
+        to[(p * n_in + k) * kPanel + j] = column < n_out ? from[column * n_in + k] : 0.0f;
+      }
+}
+
+template <>
+void pack<BFloat16Panel>(const char* weight, char* packed, int64_t n_in, int64_t n_out,
+                         int n_threads) {
+  const uint16_t* from = reinterpret_cast<const uint16_t*>(weight);
+  uint32_t* to = reinterpret_cast<uint32_t*>(packed);
+  const int64_t n_panels = (n_out + kPanel - 1) / kPanel;
+#pragma omp parallel for num_threads(n_threads)
+  for (int64_t p = 0; p < n_panels; ++p)
+    for (int64_t k = 0; k < n_in; ++k)
+      for (int64_t j = 0; j < kHalf; ++j) {
+        const int64_t low = p * kPanel + j, high = low + kHalf;
+        const uint32_t a = low < n_out ? from[low * n_in + k] : 0u;
+        const uint32_t b = high < n_out ? from[high * n_in + k] : 0u;
+        to[(p * n_in + k) * kHalf + j] = a | (b << 16);
+      }
+}
+
+// e^x within 2 units in the last place; 0 below -87.
+inline Floats exponential(Floats x) {
+  const Floats lowest = Floats{} - 87.0f, highest = Floats{} + 88.0f;
+  const auto is_low = x < lowest;
+  x = is_low ? lowest : x;
+  x = x > highest ? highest : x;
+  const Floats magic = Floats{} + 12582912.0f;  // 1.5 * 2^23: adding it rounds to whole numbers
+  const Floats shifted = x * 1.44269504f + magic;
+  const Floats n = shifted - magic;
+  const Floats r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
+  Floats p = Floats{} + 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * (r * r) + r + 1.0f;
+  const Words exponent = ((Words)shifted + (127u - 0x4b400000u)) << 23;
+  const Floats result = p * (Floats)exponent;
+  return is_low ? Floats{} : result;
+}
+
+inline Floats silu(Floats x) { return x / (exponential(Floats{} - x) + 1.0f); }
+
+// silu(x gate) * (x up) into ``middle``, then middle down into ``out``. Gate and up panels alternate; n_mid is
+// a multiple of the panel.
+template <class Panel>
+void gated_mlp(const char* gate_up, const char* down, const float* x, float* middle, float* out,
+               int64_t n_rows, int64_t n_in, int64_t n_mid, int64_t n_out, int n_threads) {
+  const int group = group_size(n_rows);
+  const int64_t bytes = n_in * Panel::bytes_per_input;
+#pragma omp parallel for schedule(static) num_threads(n_threads)
+  for (int64_t p = 0; p < n_mid / kPanel; ++p) {
+    const char* panel = gate_up + 2 * p * bytes;
+    for (int64_t row = 0; row < n_rows; row += group) {
+      const int n = static_cast<int>(n_rows - row < group ? n_rows - row : group);
+      Floats gate[kRows][2] = {}, up[kRows][2] = {};
+      Dispatch<Panel, kRows>::run(n, panel, x + row * n_in, n_in, gate);
+      Dispatch<Panel, kRows>::run(n, panel + bytes, x + row * n_in, n_in, up);
+      for (int r = 0; r < n; ++r)
+        for (int half = 0; half < 2; ++half)
+          store(middle + (row + r) * n_mid + p * kPanel + half * kHalf,
+                silu(gate[r][half]) * up[r][half]);
+    }
+  }
+  linear<Panel>(down, middle, nullptr, out, n_rows, n_mid, n_out, n_threads);
+}
+
+inline float sum_lanes(Floats v) {
+  float lanes[kHalf];
+  store(lanes, v);
+  for (int width = kHalf / 2; width; width /= 2)
+    for (int i = 0; i < width; ++i) lanes[i] += lanes[i + width];
+  return lanes[0];
+}
+
+void rms_norm(const float* x, const float* weight, float* out, int64_t n_rows, int64_t n,
+              float epsilon) {
+  for (int64_t row = 0; row < n_rows; ++row, x += n, out += n) {
+    Floats squares = {};
+    for (int64_t i = 0; i < n; i += kHalf) squares += load(x + i) * load(x + i);
+    const float scale = 1.0f / std::sqrt(sum_lanes(squares) / n + epsilon);
+    for (int64_t i = 0; i < n; i += kHalf) store(out + i, load(weight + i) * (load(x + i) * scale));
+  }
+}
+
+// Adds, in groups of W lanes, each even group to the odd one after it: first those of a, then those of b in turn.
+#define FOLD(a, b, ...) \
+  (__builtin_shuffle(a, b, (Words){__VA_ARGS__}) + __builtin_shuffle(a, b, (Words){__VA_ARGS__} + kFold))
+
+// Lane i of the result: the sum of the lanes of v[i]. Every sum pairs the same distances, 8, 4, 2 and 1.
+inline Floats sum_each(Floats v[kHalf]) {
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) {
+    constexpr uint32_t kFold = 8;
+    v[i] = FOLD(v[i], v[i + 8], 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    constexpr uint32_t kFold = 4;
+    v[i] = FOLD(v[i], v[i + 4], 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27);
+  }
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; ++i) {
+    constexpr uint32_t kFold = 2;
+    v[i] = FOLD(v[i], v[i + 2], 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29);
+  }
+  constexpr uint32_t kFold = 1;
+  return FOLD(v[0], v[1], 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30);
+}
+
+struct Rows {
+  const float* data;
+  int64_t head_stride, row_stride;
+  const float* at(int64_t head, int64_t row) const {
+    return data + head * head_stride + row * row_stride;
+  }
+};
+
+// Scores of 16 keys, the first ``count`` of them real.
+template <int V, class KeyOf>
+inline Floats score(const Floats query[V], int64_t count, KeyOf&& key_of) {
+  Floats products[kHalf];
+#pragma GCC unroll 16
+  for (int i = 0; i < kHalf; ++i) {
+    const float* key = key_of(i < count ? i : 0);
+    Floats product = query[0] * load(key);
+#pragma GCC unroll 16
+    for (int v = 1; v < V; ++v) product += query[v] * load(key + v * kHalf);
+    products[i] = product;
+  }
+  return sum_each(products);
+}
+
+// Turns scores into weights that still lack their common divisor, which is returned.
+inline float soften(float* scores, int64_t count) {
+  for (int64_t k = count; k % kHalf; ++k) scores[k] = -INFINITY;
+  Floats highest_lanes = load(scores);
+  for (int64_t k = kHalf; k < count; k += kHalf) {
+    const Floats next = load(scores + k);
+    highest_lanes = next > highest_lanes ? next : highest_lanes;
+  }
+  float highest = highest_lanes[0];
+  for (int i = 1; i < kHalf; ++i)
+    highest = highest_lanes[i] > highest ? highest_lanes[i] : highest;
+  Floats total = {};
+  for (int64_t k = 0; k < count; k += kHalf) {
+    const Floats weight = exponential(load(scores + k) - highest);
+    store(scores + k, weight);
+    total += weight;
+  }
+  return sum_lanes(total);
+}
+
+struct Attention {
+  Rows query, keys, values;
+  float* out;
+  int64_t out_head, out_row;
+  int64_t n_common;                // keys that every row sees: the first ones
+  const std::vector<int32_t>* seen;  // by row: the further keys it sees, by position
+  float scale;
+};
+
+// R rows of one head, which share the loads of the common keys.
+template <int V, int R>
+void attend(const Attention& a, int64_t head, int64_t kv_head, int64_t first) {
+  static thread_local std::vector<float> buffer;
+  int64_t most = 0;
+  for (int r = 0; r < R; ++r) {
+    const int64_t n_own = static_cast<int64_t>(a.seen[first + r].size());
+    most = n_own > most ? n_own : most;
+  }
+  const int64_t width = (a.n_common + most + 2 * kHalf) / kHalf * kHalf;
+  if (static_cast<int64_t>(buffer.size()) < width * R) buffer.resize(width * R);
+  float* scores = buffer.data();
+  Floats query[R][V];
+  for (int r = 0; r < R; ++r)
+    for (int v = 0; v < V; ++v)
+      query[r][v] = load(a.query.at(head, first + r) + v * kHalf) * a.scale;
+  for (int64_t k = 0; k < a.n_common; k += kHalf)
+    for (int r = 0; r < R; ++r)
+      store(scores + r * width + k, score<V>(query[r], a.n_common - k, [&](int i) {
+              return a.keys.at(kv_head, k + i);
+            }));
+  float total[R];
+  for (int r = 0; r < R; ++r) {
+    const std::vector<int32_t>& own = a.seen[first + r];
+    const int64_t n_own = static_cast<int64_t>(own.size());
+    float* row = scores + r * width;
+    for (int64_t k = 0; k < n_own; k += kHalf)
+      store(row + a.n_common + k, score<V>(query[r], n_own - k, [&](int i) {
+              return a.keys.at(kv_head, own[k + i]);
+            }));
+    total[r] = soften(row, a.n_common + n_own);
+  }
+  Floats sums[R][V] = {};
+  for (int64_t k = 0; k < a.n_common; ++k) {
+    const float* value = a.values.at(kv_head, k);
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) {
+      const float weight = scores[r * width + k];
+#pragma GCC unroll 16
+      for (int v = 0; v < V; ++v) sums[r][v] += weight * load(value + v * kHalf);
+    }
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < R; ++r) {
+    const std::vector<int32_t>& own = a.seen[first + r];
+    for (size_t k = 0; k < own.size(); ++k) {
+      const float* value = a.values.at(kv_head, own[k]);
+      const float weight = scores[r * width + a.n_common + k];
+      for (int v = 0; v < V; ++v) sums[r][v] += weight * load(value + v * kHalf);
+    }
+    float* out = a.out + head * a.out_head + (first + r) * a.out_row;
+    for (int v = 0; v < V; ++v) store(out + v * kHalf, sums[r][v] * (1.0f / total[r]));
+  }
+}
+
+constexpr int kQueries = 4;
+
+template <int V>
+void attend_rows(const Attention& a, int64_t head, int64_t kv_head, int64_t first, int n) {
+  switch (n) {
+    case 4: return attend<V, 4>(a, head, kv_head, first);
+    case 3: return attend<V, 3>(a, head, kv_head, first);
+    case 2: return attend<V, 2>(a, head, kv_head, first);
+    default: return attend<V, 1>(a, head, kv_head, first);
+  }
+}
+
+using Attend = decltype(&attend_rows<1>);
+
+Attend attend_for(int64_t head_dim) {
+  switch (head_dim) {
+    case 16: return attend_rows<1>;
+    case 32: return attend_rows<2>;
+    case 48: return attend_rows<3>;
+    case 64: return attend_rows<4>;
+    case 80: return attend_rows<5>;
+    case 96: return attend_rows<6>;
+    case 128: return attend_rows<8>;
+    case 256: return attend_rows<16>;
+    default: return nullptr;
+  }
+}
+
+}  // namespace
+
+extern "C" {
+
+int eagle_panel_columns() { return kPanel; }
+
+void eagle_pack(int is_bfloat16, const void* weight, void* packed, int64_t n_in, int64_t n_out,
+                int n_threads) {
+  const char* from = static_cast<const char*>(weight);
+  char* to = static_cast<char*>(packed);
+  if (is_bfloat16)
+    pack<BFloat16Panel>(from, to, n_in, n_out, n_threads);
+  else
+    pack<Float32Panel>(from, to, n_in, n_out, n_threads);
+}
+
+void eagle_linear(int is_bfloat16, const void* packed, const float* x, const float* bias,
+                  float* out, int64_t n_rows, int64_t n_in, int64_t n_out, int n_threads) {
+  const char* panels = static_cast<const char*>(packed);
+  if (is_bfloat16)
+    linear<BFloat16Panel>(panels, x, bias, out, n_rows, n_in, n_out, n_threads);
+  else
+    linear<Float32Panel>(panels, x, bias, out, n_rows, n_in, n_out, n_threads);
+}
+
+void eagle_gated_mlp(int is_bfloat16, const void* gate_up, const void* down, const float* x,
+                     float* middle, float* out, int64_t n_rows, int64_t n_in, int64_t n_mid,
+                     int64_t n_out, int n_threads) {
+  const char* first = static_cast<const char*>(gate_up);
+  const char* second = static_cast<const char*>(down);
+  if (is_bfloat16)
+    gated_mlp<BFloat16Panel>(first, second, x, middle, out, n_rows, n_in, n_mid, n_out, n_threads);
+  else
+    gated_mlp<Float32Panel>(first, second, x, middle, out, n_rows, n_in, n_mid, n_out, n_threads);
+}
+
+void eagle_rms_norm(const float* x, const float* weight, float* out, int64_t n_rows, int64_t n,
+                    float epsilon) {
+  rms_norm(x, weight, out, n_rows, n, epsilon);
+}
+
+int eagle_can_attend(int64_t head_dim) { return attend_for(head_dim) != nullptr; }
+
+// mask: additive [n_rows, n_keys], or null for one row that sees every key. out: [n_rows, n_heads * head_dim].
+void eagle_attention(const float* query, int64_t query_head, int64_t query_row, const float* keys,
+                     int64_t key_head, int64_t key_row, const float* values, int64_t value_head,
+                     int64_t value_row, const float* mask, int64_t mask_row, float* out,
+                     int64_t n_rows, int64_t n_keys, int64_t n_heads, int64_t n_kv_heads,
+                     int64_t head_dim, float scale, int n_threads) {
+  std::vector<std::vector<int32_t>> seen(n_rows);
+  int64_t n_common = n_keys;
+  if (mask) {
+    for (int64_t r = 0; r < n_rows; ++r) {
+      const float* row = mask + r * mask_row;
+      int64_t k = 0;
+      while (k < n_common && row[k] > -1e30f) ++k;
+      n_common = k;
+    }
+    for (int64_t r = 0; r < n_rows; ++r)
+      for (int64_t k = n_common; k < n_keys; ++k)
+        if (mask[r * mask_row + k] > -1e30f) seen[r].push_back(static_cast<int32_t>(k));
+  }
+  const Attend run = attend_for(head_dim);
+  const Attention all = {{query, query_head, query_row}, {keys, key_head, key_row},
+                         {values, value_head, value_row}, out, head_dim, n_heads * head_dim,
+                         n_common, seen.data(), scale};
+  const int64_t n_groups = (n_rows + kQueries - 1) / kQueries;
+#pragma omp parallel for schedule(static) num_threads(n_threads)
+  for (int64_t item = 0; item < n_heads * n_groups; ++item) {
+    const int64_t head = item / n_groups, first = item % n_groups * kQueries;
+    const int64_t left = n_rows - first;
+    run(all, head, head / (n_heads / n_kv_heads), first,
+        static_cast<int>(left < kQueries ? left : kQueries));
+  }
+}
+
+}  // extern "C"

@@ -1,0 +1,142 @@
+"""The compiled kernels: right, and bit for bit the same row whatever is computed beside it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eagle_core.kernels import build, ops
+from eagle_core.kernels.attention import NAME, use_rows_attention
+from eagle_core.packing import pack_layers
+from eagle_core.target import Target, self_check
+from eagle_core.testing import tiny_model
+
+needs_kernels = pytest.mark.skipif(not ops.has_kernels(), reason="no C++ compiler here")
+pytestmark = needs_kernels
+HIDDEN = torch.finfo(torch.float32).min
+
+
+def draw(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def halve(tensor: torch.Tensor, exact: bool) -> torch.Tensor:
+    return tensor.bfloat16().float() if exact else tensor
+
+
+@pytest.mark.parametrize("is_bfloat16", [True, False])
+@pytest.mark.parametrize(("n_in", "n_out"), [(48, 100), (16, 32), (33, 7)])
+@pytest.mark.parametrize("n_rows", [1, 5, 14, 15, 29, 64])
+def test_linear_rows_are_right_and_independent(is_bfloat16, n_in, n_out, n_rows):
+    weight, bias = halve(draw(n_out, n_in), is_bfloat16), draw(n_out, seed=1)
+    packed = ops.PackedWeight(weight)
+    assert packed.is_bfloat16 is is_bfloat16
+    rows = draw(1, n_rows, n_in, seed=2)
+    out = ops.linear(rows, packed, bias)
+    # float32 sums of a few dozen terms in another order.
+    torch.testing.assert_close(out, F.linear(rows, weight, bias), atol=1e-5, rtol=1e-5)
+    for i in range(n_rows):
+        assert torch.equal(ops.linear(rows[:, i], packed, bias)[0], out[0, i])
+
+
+@pytest.mark.parametrize("is_bfloat16", [True, False])
+@pytest.mark.parametrize("n_rows", [1, 6, 40])
+def test_gated_mlp_rows_are_right_and_independent(is_bfloat16, n_rows):
+    gate, up, down = (halve(draw(*s), is_bfloat16) for s in ((64, 48), (64, 48), (40, 64)))
+    packed = ops.PackedWeight(ops.interleaved(gate, up)), ops.PackedWeight(down)
+    rows = draw(n_rows, 48, seed=3) * 4  # gates from about -100 to 100: both ends of silu
+    wanted = F.linear(F.silu(F.linear(rows, gate)) * F.linear(rows, up), down)
+    out = ops.gated_mlp(rows, *packed)
+    torch.testing.assert_close(out, wanted, atol=1e-5 * float(wanted.abs().max()), rtol=1e-5)
+    for i in range(n_rows):
+        assert torch.equal(ops.gated_mlp(rows[i : i + 1], *packed)[0], out[i])
+
+
+def test_silu_survives_extreme_gates():
+    eye = torch.eye(32)
+    packed = ops.PackedWeight(ops.interleaved(eye, eye)), ops.PackedWeight(eye)
+    row = torch.tensor([0.0, -0.0, 1e4, -1e4, 90.0, -90.0, 1e-30, -1e-30] * 4)[None]
+    torch.testing.assert_close(ops.gated_mlp(row, *packed), F.silu(row) * row)
+
+
+def test_rms_norm_is_that_of_torch():
+    rows, weight = draw(1, 7, 96), draw(96, seed=1)
+    wanted = F.rms_norm(rows, (96,), weight, 1e-5)
+    torch.testing.assert_close(ops.rms_norm(rows, weight, 1e-5), wanted, atol=1e-6, rtol=1e-6)
+
+
+@st.composite
+def trees(draw_from):
+    """(committed rows, parents): a random tree behind a cache of random length."""
+    n_nodes = draw_from(st.integers(2, 40))
+    parents = [-1] + [draw_from(st.integers(0, i - 1)) for i in range(1, n_nodes)]
+    return draw_from(st.integers(0, 70)), parents
+
+
+@settings(max_examples=40, deadline=None)
+@given(tree=trees(), head_dim=st.sampled_from([16, 64, 128]))
+def test_attention_of_a_tree_is_bitwise_that_of_its_paths(tree, head_dim):
+    length, parents = tree
+    n_nodes, scale = len(parents), head_dim**-0.5
+    paths: list[list[int]] = []
+    for node, parent in enumerate(parents):
+        paths.append([*(paths[parent] if parent >= 0 else []), node])
+    mask = torch.full((n_nodes, length + n_nodes), HIDDEN)
+    mask[:, :length] = 0
+    for node, path in enumerate(paths):
+        mask[node, [length + ancestor for ancestor in path]] = 0
+    query = draw(n_nodes, 6, head_dim).transpose(0, 1)  # [H, N, d], as transformers hands it over
+    keys = draw(2, length + n_nodes + 3, head_dim, seed=1)[:, :-3]  # a view into a larger buffer
+    values = draw(2, length + n_nodes + 3, head_dim, seed=2)[:, :-3]
+    out = ops.attention(query, keys, values, mask, scale)
+    wanted = F.scaled_dot_product_attention(
+        query[None], keys[None], values[None], attn_mask=mask, scale=scale, enable_gqa=True
+    )[0].transpose(0, 1)
+    torch.testing.assert_close(out, wanted, atol=2e-6, rtol=1e-5)
+    for node, path in enumerate(paths):
+        rows = [*range(length), *(length + ancestor for ancestor in path)]
+        alone = ops.attention(query[:, node : node + 1], keys[:, rows], values[:, rows], None, scale)
+        assert torch.equal(alone[0], out[node])
+
+
+@pytest.mark.parametrize(
+    ("kind", "window"),
+    [("llama", None), ("qwen2", None), ("qwen3", 20), ("mistral", 20), ("gemma3", 20), ("phi3", None)],
+)
+def test_a_whole_models_tree_rows_are_bitwise_the_sequential_ones(kind, window):
+    def model():
+        return tiny_model(kind, window=window, hidden_size=64).requires_grad_(False)
+
+    plain = self_check(Target(model()), 3)
+    fast = model()
+    pack_layers(fast)
+    assert use_rows_attention(fast)
+    assert fast.config._attn_implementation == NAME
+    assert self_check(Target(fast), 3) == 0.0
+    assert 0.0 < plain < 1e-3  # the check does see rounding where there is some
+
+
+def test_other_precisions_keep_their_attention():
+    model = tiny_model("llama", dtype=torch.bfloat16)
+    assert not use_rows_attention(model)
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_switched_off_without_a_compiler_or_by_the_variable(monkeypatch, tmp_path, caplog):
+    monkeypatch.setenv(build.SWITCH, "off")
+    assert build.kernel_library.__wrapped__() is None
+    monkeypatch.setenv(build.SWITCH, "on")
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert build.kernel_library.__wrapped__() is None
+    broken = tmp_path / "g++"
+    broken.write_text("#!/bin/sh\necho broken\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("CXX", str(broken))
+    monkeypatch.setenv("EAGLE_CACHE", str(tmp_path / "cache"))
+    assert build.kernel_library.__wrapped__() is None
+    assert "cannot be compiled" in caplog.text
+    kernels = tmp_path / "cache" / "kernels"
+    assert not kernels.exists() or not [p for p in kernels.rglob("*") if p.suffix == ".so"]
