@@ -173,6 +173,25 @@ class TreeConfig:
         return self.depth if self.paths is None else max(map(len, self.paths))
 
 
+def parse_shape(text: str) -> Shape | None:
+    """A static tree from words of ranks: ``0 1 00 01`` or, for ranks above 9, ``0.12.3``. None if empty.
+
+    Raises: ConfigError naming the word that is no path.
+    """
+    paths = []
+    for word in text.replace(",", " ").split():
+        ranks = word.split(".") if "." in word else list(word)
+        if not all(rank.isascii() and rank.isdigit() for rank in ranks):
+            raise ConfigError(
+                f"{word!r} in the static shape is no path",
+                expected="ranks as digits",
+                got=word,
+                hint="For example: 0 1 00 01 000.",
+            )
+        paths.append(tuple(int(rank) for rank in ranks))
+    return tuple(paths) or None
+
+
 def check_shape(shape: Shape) -> None:
     """Check a static tree: every path's parent is there, and no path twice.
 
@@ -250,5 +269,6 @@ __all__ = [
     "check_limits",
     "check_shape",
     "from_mapping",
+    "parse_shape",
     "setting",
 ]

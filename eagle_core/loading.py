@@ -37,8 +37,8 @@ from eagle_core.errors import (
 )
 from eagle_core.events import LoadProgress
 from eagle_core.folders import OnEvent, ignore_event
-from eagle_core.loading_head import head_source, load_head
 from eagle_core.kernels.attention import use_rows_attention
+from eagle_core.loading_head import head_source, load_head
 from eagle_core.packing import pack_layers
 from eagle_core.sources import base_folder, read_json
 
@@ -230,7 +230,7 @@ def is_memory_error(error: BaseException) -> bool:
 
 
 def pack_if_it_fits(model: PreTrainedModel, on_event: OnEvent) -> None:
-    """Swap in the faster layers, unless the second copy of the weights could push out what else is running."""
+    """Swap in the faster layers, unless their copy of the weights could push out what else is running."""
     n_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
     if n_bytes > psutil.virtual_memory().available / 2:
         on_event(LoadProgress("little free memory: the faster copy of the weights is left out"))

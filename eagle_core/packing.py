@@ -165,22 +165,21 @@ def packed_if_faster(linear: nn.Linear) -> nn.Module:
     return _faster(linear, ops.has_kernels())
 
 
-def _faster(module: nn.Module, uses_kernels: bool) -> nn.Module:
+def _faster(module: Any, uses_kernels: bool) -> nn.Module:
     """The module's faster form, or itself."""
-    candidate: nn.Module | None = None
-    width = 0
+    candidate: nn.Module
     if _is_plain_linear(module):
-        assert isinstance(module, nn.Linear)
+        if not uses_kernels and not can_pack():
+            return module  # type: ignore[no-any-return]
+        candidate = RowLinear(module) if uses_kernels else PackedLinear(module)
         width = module.in_features
-        if uses_kernels:
-            candidate = RowLinear(module)
-        elif can_pack():
-            candidate = PackedLinear(module)
     elif uses_kernels and _is_gated_mlp(module):
-        candidate, width = RowGatedMlp(module), module.gate_proj.in_features  # type: ignore[union-attr]
+        candidate, width = RowGatedMlp(module), module.gate_proj.in_features
     elif uses_kernels and _is_rms_norm(module):
-        candidate, width = RowRmsNorm(module), module.weight.shape[0]  # type: ignore[union-attr,index]
-    return candidate if candidate is not None and _agrees(module, candidate, width) else module
+        candidate, width = RowRmsNorm(module), module.weight.shape[0]
+    else:
+        return module  # type: ignore[no-any-return]
+    return candidate if _agrees(module, candidate, width) else module
 
 
 def _join_projections(parent: nn.Module) -> int:
@@ -199,7 +198,9 @@ def _join_projections(parent: nn.Module) -> int:
         parts.append(JointLinear(layer, joint, begin, is_last=layer is linears[-1]))
         begin += layer.out_features
     inputs = _probe(linears[0].in_features)
-    if not all(_is_close(layer(inputs), part(inputs)) for layer, part in zip(linears, parts, strict=True)):
+    if not all(
+        _is_close(layer(inputs), part(inputs)) for layer, part in zip(linears, parts, strict=True)
+    ):
         return 0
     for name, part in zip(names, parts, strict=True):
         setattr(parent, name, part)
@@ -211,7 +212,7 @@ def _is_plain_linear(module: Any) -> bool:
 
 
 def _is_gated_mlp(module: Any) -> bool:
-    """Three linear layers without bias, SiLU, and nothing else: whether it is the usual formula is measured."""
+    """Three linear layers without bias and nothing else; whether it is the usual formula is measured."""
     layers = [getattr(module, name, None) for name in ("gate_proj", "up_proj", "down_proj")]
     if not all(_is_plain_linear(layer) and layer.bias is None for layer in layers):  # type: ignore[union-attr]
         return False
@@ -250,7 +251,9 @@ def _agrees(module: nn.Module, candidate: nn.Module, width: int) -> bool:
         return False
     if _is_close(wanted, candidate(inputs)):
         return True
-    logger.info("%s computes something else than its faster form: left alone", type(module).__name__)
+    logger.info(
+        "%s computes something else than its faster form: left alone", type(module).__name__
+    )
     return False
 
 

@@ -23,9 +23,9 @@ from eagle_core.engine import generate_tokens
 from eagle_core.errors import ConfigError, EagleError, NoChatTemplate, OutOfMemory
 from eagle_core.events import Event, Failed, Finished, Notice, Queued, StepDone
 from eagle_core.heads.eagle1 import Eagle1Head
+from eagle_core.kernels.attention import use_rows_attention
 from eagle_core.loading import LoadedBase, is_memory_error, load_base
 from eagle_core.loading_head import head_source, load_head
-from eagle_core.kernels.attention import use_rows_attention
 from eagle_core.packing import pack_layers
 from eagle_core.queueing import TicketQueue
 from eagle_core.stats import Stats

@@ -15,6 +15,7 @@ from eagle_core.config import (
     Shape,
     TreeConfig,
     from_mapping,
+    parse_shape,
 )
 from eagle_core.errors import ConfigError
 
@@ -94,7 +95,7 @@ def _parser_of(hint: Any) -> tuple[Callable[[str], Any], str]:
     if get_origin(hint) in (Union, types.UnionType):
         (hint,) = (one for one in get_args(hint) if one is not type(None))
     if hint == Shape:
-        return parse_shape, '"0 1 00 01"'
+        return _shape, '"0 1 00 01"'
     if get_origin(hint) is tuple:
         return (parse_numbers, "X,Y") if get_args(hint)[0] is float else (parse_names, "A,B")
     if hint is int:
@@ -114,17 +115,15 @@ def parse_numbers(text: str) -> tuple[float, ...]:
     return tuple(float(name) for name in parse_names(text))
 
 
-def parse_shape(text: str) -> Shape:
-    """A static tree as ranks from the root, a digit for each depth: "0 1 00" is ((0,), (1,), (0, 0)).
-
-    Ranks above 9 are written with dots: "0.12" is (0, 12).
-    Raises: argparse.ArgumentTypeError on anything else.
-    """
-    words = [word.split(".") if "." in word else list(word) for word in text.split()]
-    ranks = [rank for word in words for rank in word]
-    if not ranks or not all(rank.isascii() and rank.isdigit() for rank in ranks):
-        raise argparse.ArgumentTypeError(f"{text!r} is no tree shape; an example is '0 1 00 01'")
-    return tuple(tuple(int(rank) for rank in word) for word in words)
+def _shape(text: str) -> Shape:
+    """Raises: argparse.ArgumentTypeError when the text is no tree shape."""
+    try:
+        shape = parse_shape(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(f"{error.message}; an example is '0 1 00 01'") from error
+    if shape is None:
+        raise argparse.ArgumentTypeError("the tree shape is empty; an example is '0 1 00 01'")
+    return shape
 
 
 def read_config(args: argparse.Namespace, kind: type[T], **fixed: Any) -> T:
@@ -159,7 +158,6 @@ __all__ = [
     "add_config_flags",
     "parse_names",
     "parse_numbers",
-    "parse_shape",
     "read_config",
     "read_draft_config",
 ]

@@ -41,7 +41,9 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         "--token-ids", metavar="FILE", help="a conversation set collected before (.npz)"
     )
     collect.add_argument(
-        "--texts", metavar="FILE", help="a conversation set whose answers --text-share takes texts from"
+        "--texts",
+        metavar="FILE",
+        help="a conversation set whose answers --text-share takes texts from",
     )
     collect.add_argument(
         "--openings", metavar="FILE", help="first words of self-written user turns, one per line"
@@ -124,9 +126,7 @@ def _conversations(
         return read_conversations(session, Path(args.conversations), config)
     texts = Conversations.load(Path(args.texts)) if args.texts is not None else None
     openings = OPENINGS if args.openings is None else _read_openings(Path(args.openings))
-    for step in write_conversations(
-        session, config, out / "parts", texts=texts, openings=openings
-    ):
+    for step in write_conversations(session, config, out / "parts", texts=texts, openings=openings):
         progress.count("writing conversations", step.done, step.total, unit=" tokens")
     return join_parts(out / "parts")
 

@@ -18,6 +18,7 @@ from transformers.masking_utils import sdpa_mask
 from eagle_core.kernels import ops
 
 NAME = "eagle_rows"
+UNKNOWN_EXTRAS = ("softcap", "s_aux", "position_bias", "sinks")  # what the kernel does not compute
 
 
 def rows_attention(
@@ -53,18 +54,17 @@ def _fits(
         return False
     if n_rows > ops.MOST_ROWS or dropout or query.requires_grad or key.requires_grad:
         return False
-    if any(extras.get(name) is not None for name in ("softcap", "s_aux", "position_bias", "sinks")):
-        return False
-    if mask is None:
-        if n_rows > 1:
-            return False
-    elif mask.shape != (1, 1, n_rows, key.shape[2]) or mask.stride(-1) != 1:
-        return False
-    elif mask.dtype not in (torch.bool, torch.float32):
+    if any(extras.get(name) is not None for name in UNKNOWN_EXTRAS):
         return False
     is_dense = query.stride(-1) == key.stride(-1) == value.stride(-1) == 1
-    same_width = head_dim == value.shape[-1] and n_heads % key.shape[1] == 0
-    return is_dense and same_width and ops.can_attend(head_dim)
+    is_square = head_dim == value.shape[-1] and n_heads % key.shape[1] == 0
+    has_fit_mask = n_rows == 1 if mask is None else _is_fit_mask(mask, n_rows, key.shape[2])
+    return is_dense and is_square and has_fit_mask and ops.can_attend(head_dim)
+
+
+def _is_fit_mask(mask: Tensor, n_rows: int, n_keys: int) -> bool:
+    has_dtype = mask.dtype in (torch.bool, torch.float32)
+    return mask.shape == (1, 1, n_rows, n_keys) and mask.stride(-1) == 1 and has_dtype
 
 
 def use_rows_attention(model: nn.Module) -> bool:

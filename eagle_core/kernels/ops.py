@@ -143,6 +143,13 @@ def attention(
 
 
 __all__ = [
-    "MOST_ROWS", "PackedWeight", "attention", "can_attend", "gated_mlp", "has_kernels", "interleaved", "linear",
+    "MOST_ROWS",
+    "PackedWeight",
+    "attention",
+    "can_attend",
+    "gated_mlp",
+    "has_kernels",
+    "interleaved",
+    "linear",
     "rms_norm",
-]  # fmt: skip
+]

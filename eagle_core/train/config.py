@@ -29,7 +29,10 @@ class CollectConfig:
         max=1.0,
     )
     max_text_tokens: int = setting(
-        600, "Longest text in a user turn, in tokens; max_length bounds it, too.", min=64, max=32_768
+        600,
+        "Longest text in a user turn, in tokens; max_length bounds it, too.",
+        min=64,
+        max=32_768,
     )
     user_temperature: float = setting(
         0.9, "Temperature of self-written user turns.", min=0.05, max=2.0

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import gradio as gr
 
-from eagle_core.config import DraftConfig, GenerationConfig, Shape, TreeConfig
+from eagle_core.config import DraftConfig, GenerationConfig, TreeConfig, parse_shape
 from eagle_core.errors import ConfigError
 
 LABELS = {
@@ -87,25 +87,6 @@ def read_settings(values: Sequence[Any]) -> Settings:
     )
 
 
-def parse_shape(text: str) -> Shape | None:
-    """A static tree from words of ranks: ``0 1 00 01`` or, for ranks above 9, ``0.12.3``. None if empty.
-
-    Raises: ConfigError naming the word that is no path.
-    """
-    paths = []
-    for word in text.replace(",", " ").split():
-        ranks = word.split(".") if "." in word else list(word)
-        if not all(rank.isascii() and rank.isdigit() for rank in ranks):
-            raise ConfigError(
-                f"{word!r} in the static shape is no path",
-                expected="ranks as digits",
-                got=word,
-                hint="For example: 0 1 00 01 000.",
-            )
-        paths.append(tuple(int(rank) for rank in ranks))
-    return tuple(paths) or None
-
-
 def specs(config: type[Any]) -> dict[str, dataclasses.Field[Any]]:
     """A config's fields by name."""
     return {spec.name: spec for spec in dataclasses.fields(config)}
@@ -137,4 +118,4 @@ def make_control(spec: dataclasses.Field[Any]) -> Any:
     )
 
 
-__all__ = ["Settings", "build_controls", "make_control", "parse_shape", "read_settings", "specs"]
+__all__ = ["Settings", "build_controls", "make_control", "read_settings", "specs"]

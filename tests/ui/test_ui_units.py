@@ -24,7 +24,7 @@ from eagle_core.transcript import SeenToken, Transcript
 from eagle_core.ui import page, render
 from eagle_core.ui.app import free_port
 from eagle_core.ui.backend import SessionSlot
-from eagle_core.ui.controls import parse_shape, read_settings
+from eagle_core.ui.controls import read_settings
 from eagle_core.ui.handlers import Handlers
 from eagle_core.ui.markdown import safe_markdown, unescaped
 from eagle_core.ui.pump import Pump
@@ -118,14 +118,6 @@ def test_wrong_settings_name_themselves(position: int, value: object, word: str)
     values[position] = value  # type: ignore[call-overload]
     with pytest.raises(ConfigError, match=word):
         read_settings(values)
-
-
-def test_shapes() -> None:
-    assert parse_shape("") is None
-    assert parse_shape("0 1, 00 01") == ((0,), (1,), (0, 0), (0, 1))
-    assert parse_shape("0.12") == ((0, 12),)
-    with pytest.raises(ConfigError, match=r"'0\.a'"):
-        parse_shape("0.a")
 
 
 def test_rooms_keep_tabs_apart_and_forget_the_oldest() -> None:

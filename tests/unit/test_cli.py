@@ -86,7 +86,7 @@ def test_version(run: Run) -> None:
         (["generate", "--prompt", "a", "--temperature", "9"], "expected 0.0 to 5.0; got 9.0"),
         (["generate", "--prompt", "a", "--max-new", "9"], "unrecognized arguments"),
         (["generate", "--prompt", "a", "--tree", "bush"], "invalid choice: 'bush'"),
-        (["generate", "--prompt", "a", "--shape", "0 x"], "is no tree shape"),
+        (["generate", "--prompt", "a", "--shape", "0 x"], "is no path"),
         (["generate", "--prompt", "a", "--shape", "0 11"], "has no parent"),
         (["generate", "--prompt", "a", "--raw", "--system", "b"], "no place for --system"),
         (["bench", "run", "--prompts", "a", "--out", "b", "--methods", "magic"], "got magic"),

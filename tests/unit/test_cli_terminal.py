@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from eagle_core.cli import chat, console, main, stream
-from eagle_core.cli.flags import parse_shape
 from eagle_core.config import DraftConfig, GenerationConfig, LoadConfig, TreeConfig
 from eagle_core.events import (
     DownloadProgress,
@@ -226,11 +225,3 @@ def test_progress_is_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Non
     shown = terminal.getvalue()
     assert "model: 100%" in shown
     assert shown.endswith("loading\n")
-
-
-@pytest.mark.parametrize(
-    ("text", "shape"),
-    [("0", ((0,),)), ("0 1 00", ((0,), (1,), (0, 0))), ("0 0.12", ((0,), (0, 12)))],
-)
-def test_parse_shape(text: str, shape: tuple[tuple[int, ...], ...]) -> None:
-    assert parse_shape(text) == shape

@@ -15,6 +15,7 @@ from eagle_core.config import (
     LoadConfig,
     TreeConfig,
     from_mapping,
+    parse_shape,
 )
 from eagle_core.errors import ConfigError
 
@@ -102,3 +103,20 @@ def test_a_static_tree_is_as_large_as_its_shape() -> None:
 def test_a_fraction_is_no_count(field: str) -> None:
     with pytest.raises(ConfigError, match="whole number"):
         TreeConfig(**{field: 2.5})
+
+
+@pytest.mark.parametrize(
+    ("text", "shape"),
+    [
+        ("", None),
+        ("0 1, 00 01", ((0,), (1,), (0, 0), (0, 1))),
+        ("0 0.12", ((0,), (0, 12))),
+    ],
+)
+def test_a_shape_is_read_from_text(text, shape):
+    assert parse_shape(text) == shape
+
+
+def test_a_word_that_is_no_path_is_named():
+    with pytest.raises(ConfigError, match=r"'0\.a'"):
+        parse_shape("0 0.a")

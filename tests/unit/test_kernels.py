@@ -98,13 +98,22 @@ def test_attention_of_a_tree_is_bitwise_that_of_its_paths(tree, head_dim):
     torch.testing.assert_close(out, wanted, atol=2e-6, rtol=1e-5)
     for node, path in enumerate(paths):
         rows = [*range(length), *(length + ancestor for ancestor in path)]
-        alone = ops.attention(query[:, node : node + 1], keys[:, rows], values[:, rows], None, scale)
+        alone = ops.attention(
+            query[:, node : node + 1], keys[:, rows], values[:, rows], None, scale
+        )
         assert torch.equal(alone[0], out[node])
 
 
 @pytest.mark.parametrize(
     ("kind", "window"),
-    [("llama", None), ("qwen2", None), ("qwen3", 20), ("mistral", 20), ("gemma3", 20), ("phi3", None)],
+    [
+        ("llama", None),
+        ("qwen2", None),
+        ("qwen3", 20),
+        ("mistral", 20),
+        ("gemma3", 20),
+        ("phi3", None),
+    ],
 )
 def test_a_whole_models_tree_rows_are_bitwise_the_sequential_ones(kind, window):
     def model():

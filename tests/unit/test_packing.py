@@ -95,10 +95,14 @@ def test_joint_projections_take_their_product_once_and_hold_nothing_back():
     joint = attention.q_proj._joint
     for inputs in (first, second, first):
         for name, layer in zip(("q_proj", "k_proj", "v_proj"), plain, strict=True):
-            torch.testing.assert_close(getattr(attention, name)(inputs), layer(inputs), atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(
+                getattr(attention, name)(inputs), layer(inputs), atol=1e-5, rtol=1e-5
+            )
         assert joint._inputs is None
         assert joint._outputs is None
-    torch.testing.assert_close(attention.v_proj(first), plain[2](first), atol=1e-5, rtol=1e-5)  # out of order
+    torch.testing.assert_close(
+        attention.v_proj(first), plain[2](first), atol=1e-5, rtol=1e-5
+    )  # out of order
 
 
 def test_other_precisions_are_left_alone():
