@@ -38,7 +38,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         "--conversations", metavar="FILE", help='JSON lines, each {"messages": [...]}'
     )
     source.add_argument(
-        "--token-ids", metavar="FILE", help="a conversation set collected before (.npz)"
+        "--token-ids", metavar="FILE", nargs="+", help="conversation sets collected before (.npz)"
     )
     collect.add_argument(
         "--texts",
@@ -115,13 +115,14 @@ def _conversations(
     from eagle_core.train.collect import (
         OPENINGS,
         join_parts,
+        join_sets,
         read_conversations,
         write_conversations,
     )
     from eagle_core.train.dataset import Conversations
 
     if args.token_ids is not None:
-        return Conversations.load(Path(args.token_ids))
+        return join_sets([Conversations.load(Path(path)) for path in args.token_ids])
     if args.conversations is not None:
         return read_conversations(session, Path(args.conversations), config)
     texts = Conversations.load(Path(args.texts)) if args.texts is not None else None

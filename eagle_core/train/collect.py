@@ -236,9 +236,14 @@ def join_parts(folder: Path) -> Conversations:
     parts = [Conversations.load(path) for path in sorted(folder.glob("part-*.npz"))]
     if not parts:
         raise ConfigError(f"{folder} holds no conversations", expected="part-*.npz", got="none")
-    ids = [part.ids(i).tolist() for part in parts for i in range(len(part))]
-    starts = [int(start) for part in parts for start in part.response_start]
-    temperatures = [float(t) for part in parts for t in part.temperature]
+    return join_sets(parts)
+
+
+def join_sets(sets: Sequence[Conversations]) -> Conversations:
+    """Several conversation sets as one, in their order."""
+    ids = [part.ids(i).tolist() for part in sets for i in range(len(part))]
+    starts = [int(start) for part in sets for start in part.response_start]
+    temperatures = [float(t) for part in sets for t in part.temperature]
     return Conversations.from_lists(ids, starts, temperatures)
 
 
@@ -301,6 +306,7 @@ __all__ = [
     "CollectProgress",
     "Writer",
     "join_parts",
+    "join_sets",
     "read_conversations",
     "user_turn_frame",
     "write_conversations",

@@ -9,7 +9,7 @@ import math
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from eagle_core.errors import CheckpointMismatch, ConfigError
 from eagle_core.events import TrainStep
-from eagle_core.heads.eagle1 import Eagle1Config, Eagle1Head
+from eagle_core.heads.eagle1 import VOCABULARY_KEY, Eagle1Config, Eagle1Head
 from eagle_core.train.batches import Batch, epoch_batches, make_batch
 from eagle_core.train.config import FitConfig
 from eagle_core.train.dataset import FeatureFolder
@@ -44,7 +44,8 @@ class Trainer:
     Args:
         embed_weight, lm_weight: [V, D], the base's frozen embedding and LM head.
         out: folder for the checkpoint and the head.
-        init: a trained head to start from, its draft vocabulary included; None: from scratch.
+        init: a trained head to start from; its draft vocabulary is kept if it is as large as the new
+            one is to be. None: from scratch.
     """
 
     def __init__(
@@ -70,9 +71,8 @@ class Trainer:
         self.embed_weight, self.lm_weight = embed_weight.float(), lm_weight.float()
         self.device = self.embed_weight.device
         self.head = Eagle1Head(head_config).float()
-        if init is None:
-            self._init_weights()
-        else:
+        self._init_weights()
+        if init is not None:
             self._start_from(init)
         self.head.to(self.device)
         self.random = torch.Generator().manual_seed(config.seed)
@@ -103,14 +103,18 @@ class Trainer:
             self.head.draft_vocabulary.copy_(most.sort().values)
 
     def _start_from(self, init: Eagle1Head) -> None:
-        if init.config != self.head.config:
+        n_scored = self.head.config.draft_vocab_size
+        if replace(init.config, draft_vocab_size=n_scored) != self.head.config:
             raise ConfigError(
                 "the head to start from has other shapes",
                 expected=str(self.head.config),
                 got=str(init.config),
-                hint="set --draft-vocab-size and --n-layers to those of that head",
+                hint="set --n-layers to that of the head",
             )
-        self.head.load_state_dict(init.state_dict())
+        state = dict(init.state_dict())
+        if init.config.draft_vocab_size != n_scored:
+            state.pop(VOCABULARY_KEY, None)
+        self.head.load_state_dict({**self.head.state_dict(), **state})
 
     def _measure_std(self) -> float:
         rows = self.folder.read(self.held_out[0])

@@ -78,6 +78,20 @@ def test_collect_puts_the_models_own_texts_into_user_turns(capsys, base, data, t
     assert len({written.response_start[i] for i in range(len(written))}) > 1
 
 
+def test_collected_sets_are_joined(capsys, base, data, tmp_path):
+    (tmp_path / "empty").write_text("\n")
+    file = data / "conversations.npz"
+    arguments = ("train", "collect", "--base", base, "--out", tmp_path / "out", *LOAD, "--json")
+    code, outcome = run(capsys, *arguments, "--token-ids", file, file)
+    one = Conversations.load(file)
+    assert code == 0
+    assert outcome["n_conversations"] == 2 * len(one)
+    both = Conversations.load(tmp_path / "out" / "conversations.npz")
+    assert both.ids(len(one)).tolist() == one.ids(0).tolist()
+    code, outcome = run(capsys, *arguments, "--openings", tmp_path / "empty")
+    assert "no opening" in outcome["error"]["message"]
+
+
 def test_collect_takes_a_conversations_file(capsys, base, tmp_path):
     file = tmp_path / "talk.jsonl"
     talk = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello there"}]

@@ -254,5 +254,10 @@ def test_training_can_start_from_a_trained_head(data, tmp_path):
     second = trainer(data, tmp_path / "second", init=head)
     left, right = second.head.state_dict(), head.state_dict()
     assert all(torch.equal(left[key], right[key]) for key in left)
+    wider = trainer(data, tmp_path / "third", init=head, draft_vocab_size=32).head
+    assert len(wider.draft_vocabulary.unique()) == 32
+    assert torch.equal(wider.fc.weight, head.fc.weight)
     with pytest.raises(ConfigError, match="other shapes"):
-        trainer(data, tmp_path / "third", init=head, draft_vocab_size=32)
+        trainer(
+            data, tmp_path / "fourth", init=Eagle1Head(dataclasses.replace(head.config, n_layers=2))
+        )
