@@ -43,8 +43,8 @@ class Batch:
         return int(self.weights.sum())
 
 
-def make_batch(rows: list[Sequence]) -> Batch:
-    """Stack conversations; one of n tokens gives n - 1 pairs."""
+def make_batch(rows: list[Sequence], *, has_prompts: bool = False) -> Batch:
+    """Stack conversations; one of n tokens gives n - 1 pairs. With ``has_prompts`` prompt tokens count, too."""
     width = max(len(row.token_ids) for row in rows) - 1
     dim = rows[0].features.shape[1]
     next_tokens = torch.zeros(len(rows), width, dtype=torch.long)  # [B, T]
@@ -57,7 +57,8 @@ def make_batch(rows: list[Sequence]) -> Batch:
         features[b, :n] = row.features[:-1]
         targets[b, :n] = row.features[1:]
         # f_{i+1} scores token i + 2: the first that counts is the answer's first, the last is token n.
-        weights[b, max(row.response_start - 2, 0) : n - 1] = 1.0
+        first = 0 if has_prompts else max(row.response_start - 2, 0)
+        weights[b, first : n - 1] = 1.0
     return Batch(next_tokens, features, targets, weights)
 
 
@@ -81,6 +82,7 @@ def epoch_batches(
     seed: int,
     epoch: int,
     skip: int = 0,
+    has_prompts: bool = False,
 ) -> Iterator[Batch]:
     """One pass over ``shards`` in the order fixed by (seed, epoch), without the first ``skip`` batches."""
     random = np.random.default_rng((seed, epoch))
@@ -94,7 +96,7 @@ def epoch_batches(
             if skip > 0:
                 skip -= 1
                 continue
-            yield make_batch(groups[index])
+            yield make_batch(groups[index], has_prompts=has_prompts)
 
 
 __all__ = ["Batch", "epoch_batches", "group_rows", "make_batch"]

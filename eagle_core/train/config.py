@@ -107,6 +107,10 @@ class FitConfig:
         min=0.01,
         max=1.0,
     )
+    train_on_prompts: bool = setting(
+        False,
+        "Count prompt tokens in the loss, too; of use where the model wrote the prompts itself.",
+    )
     draft_vocab_size: int = setting(
         8192, "Most frequent tokens of the data that the head scores; 0: the whole vocabulary.",
         min=0, max=1_000_000,

@@ -139,6 +139,7 @@ class Trainer:
             batches = epoch_batches(
                 self.folder, self.training_shards(), self.config.batch_tokens,
                 seed=self.config.seed, epoch=progress.epoch, skip=progress.batch,
+                has_prompts=self.config.train_on_prompts,
             )  # fmt: skip
             for batch in batches:
                 began = time.perf_counter()

@@ -110,6 +110,7 @@ def test_a_batch_pairs_each_feature_with_the_next_token():
     assert batch.targets[0, :, 0].tolist() == [1, 2, 3, 4]
     # f_2 scores token 3, the answer's first; f_3 scores token 4; f_4 would score a token that is not there.
     assert batch.weights.tolist() == [[0, 1, 1, 0]]
+    assert make_batch([row], has_prompts=True).weights.tolist() == [[1, 1, 1, 0]]
 
 
 def test_batches_keep_their_size_and_order(data):
