@@ -44,7 +44,7 @@ class Batch:
 
 
 def make_batch(rows: list[Sequence], *, has_prompts: bool = False) -> Batch:
-    """Stack conversations; one of n tokens gives n - 1 pairs. With ``has_prompts`` prompt tokens count, too."""
+    """Stack conversations; one of n tokens gives n - 1 pairs. ``has_prompts``: prompt tokens count, too."""
     width = max(len(row.token_ids) for row in rows) - 1
     dim = rows[0].features.shape[1]
     next_tokens = torch.zeros(len(rows), width, dtype=torch.long)  # [B, T]
