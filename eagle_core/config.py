@@ -147,6 +147,9 @@ class TreeConfig:
         None,
         "Static tree as ranks from the root, for example 0 1 00 01; none: the paper's Figure 9 tree.",
     )
+    lookup: int = setting(
+        0, "Further nodes for text that stood here before (prompt lookup); 0: none.", min=0, max=64
+    )
 
     def __post_init__(self) -> None:
         check_limits(self)
@@ -163,14 +166,24 @@ class TreeConfig:
         return self.shape if self.shape is not None else FIGURE_9
 
     @property
-    def max_nodes(self) -> int:
-        """Most drafted nodes; a static shape says it itself."""
+    def head_nodes(self) -> int:
+        """Most nodes that the head drafts; a static shape says it itself."""
         return self.size if self.paths is None else len(self.paths)
 
     @property
-    def max_depth(self) -> int:
-        """Most drafted tokens on a path; a static shape says it itself."""
+    def head_depth(self) -> int:
+        """Most tokens on a path that the head drafts; a static shape says it itself."""
         return self.depth if self.paths is None else max(map(len, self.paths))
+
+    @property
+    def max_nodes(self) -> int:
+        """Most drafted nodes, looked-up ones included."""
+        return self.head_nodes + self.lookup
+
+    @property
+    def max_depth(self) -> int:
+        """Most drafted tokens on a path, a looked-up one included."""
+        return max(self.head_depth, self.lookup)
 
 
 def parse_shape(text: str) -> Shape | None:

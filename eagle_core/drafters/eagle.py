@@ -22,6 +22,7 @@ from eagle_core.config import Shape, TreeConfig
 from eagle_core.drafters.base import Budget
 from eagle_core.errors import DraftError
 from eagle_core.heads.eagle1 import Eagle1Head
+from eagle_core.lookup import RepeatIndex, with_path
 from eagle_core.packing import packed_if_faster
 from eagle_core.tree import DraftTree, TreeLayout, fit_shape, tree_layout
 
@@ -69,9 +70,9 @@ class EagleDrafter:
         self._tree = tree
         self._capacity = capacity
         self._cache = KVCache(head.config.n_layers, capacity + max_drafted_rows(tree))
-        self._predicted: Tensor | None = (
-            None  # [D], the head's guess of the pending token's feature
-        )
+        self._repeats = RepeatIndex()
+        # [D], the head's guess of the pending token's feature
+        self._predicted: Tensor | None = None
 
     @property
     def length(self) -> int:
@@ -85,17 +86,20 @@ class EagleDrafter:
                 self._head.config.n_layers, self._capacity + max_drafted_rows(tree)
             )
             self._predicted = None
+            self._repeats = RepeatIndex()
         self._tree = tree
 
     def reset(self) -> None:
         """Forget everything."""
         self._cache.reset()
         self._predicted = None
+        self._repeats = RepeatIndex()
 
     def rewind(self, length: int) -> None:
         """Forget the tokens from position ``length`` on."""
         self._cache.rewind(length)
         self._predicted = None
+        self._repeats.rewind(length)
 
     @torch.inference_mode()
     def commit(self, tokens: Tensor, features: Tensor, next_token: Tensor) -> None:
@@ -110,12 +114,14 @@ class EagleDrafter:
         out = self._run(following, features, positions, mask)  # [K, D]
         self._cache.advance(n_tokens)
         self._predicted = out[-1]
+        if tokens.device.type == "cpu":  # elsewhere reading them would cost a sync: no lookup there
+            self._repeats.extend(tokens.tolist())
 
     @torch.inference_mode()
     def propose(self, pending: Tensor, budget: Budget) -> DraftTree:
         """A tree within ``budget``, grown by the configured policy."""
-        max_nodes = min(budget.max_nodes, self._tree.max_nodes)
-        max_depth = min(budget.max_depth, self._tree.max_depth)
+        max_nodes = min(budget.max_nodes, self._tree.head_nodes)
+        max_depth = min(budget.max_depth, self._tree.head_depth)
         if max_nodes < 1 or max_depth < 1:
             return DraftTree.single(pending)
         if self._predicted is None:
@@ -125,11 +131,21 @@ class EagleDrafter:
         committed = self._cache.length
         try:
             if self._tree.paths is None:
-                return self._grow(pending, max_nodes, max_depth)
-            plan = _plan(fit_shape(self._tree.paths, max_nodes, max_depth), pending.device)
-            return self._fill(pending, plan)
+                tree = self._grow(pending, max_nodes, max_depth)
+            else:
+                plan = _plan(fit_shape(self._tree.paths, max_nodes, max_depth), pending.device)
+                tree = self._fill(pending, plan)
         finally:
             self._cache.rewind(committed)
+        return self._look_up(tree, pending, budget)
+
+    def _look_up(self, tree: DraftTree, pending: Tensor, budget: Budget) -> DraftTree:
+        """``tree``, and what followed the last words where they stood before."""
+        n_new = min(self._tree.lookup, budget.max_nodes - (tree.n_nodes - 1))
+        if n_new < 1 or len(self._repeats) != self.length:
+            return tree
+        path = self._repeats.continuation(int(pending), self._tree.lookup)
+        return with_path(tree, path, n_new, budget.max_depth)
 
     def _run(
         self, tokens: Tensor, features: Tensor, positions: Tensor, mask: Tensor | None
@@ -262,7 +278,7 @@ def _best_nodes(
 
 def max_drafted_rows(tree: TreeConfig) -> int:
     """Cache rows that one proposal may write beside the committed ones."""
-    return tree.depth * tree.branching if tree.paths is None else tree.max_nodes
+    return tree.depth * tree.branching if tree.paths is None else tree.head_nodes
 
 
 @lru_cache(maxsize=32)

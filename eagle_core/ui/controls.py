@@ -21,10 +21,11 @@ LABELS = {
     "depth": "Depth",
     "branching": "Branching",
     "size": "Tree size",
+    "lookup": "Lookup nodes",
     "shape": "Static shape",
 }
 GENERATION_FIELDS = ("temperature", "top_p", "seed", "max_new_tokens")
-TREE_FIELDS = ("policy", "depth", "branching", "size", "shape")
+TREE_FIELDS = ("policy", "depth", "branching", "size", "lookup", "shape")
 # A slider with more stops than this cannot be set with a finger: use a number field.
 MAX_SLIDER_STOPS = 300
 # Browsers keep integers exact up to here.

@@ -32,7 +32,20 @@ from eagle_core.ui.rooms import MAX_ROOMS, Rooms, Turn
 from tests.support.fake_session import FakeSession
 
 TREE = TreeConfig()
-DEFAULTS = (True, 0.0, 1.0, 0, 512, "", TREE.policy, TREE.depth, TREE.branching, TREE.size, "")
+DEFAULTS = (
+    True,
+    0.0,
+    1.0,
+    0,
+    512,
+    "",
+    TREE.policy,
+    TREE.depth,
+    TREE.branching,
+    TREE.size,
+    TREE.lookup,
+    "",
+)
 
 
 @pytest.mark.parametrize(
@@ -100,18 +113,18 @@ def test_settings_default_to_the_configs() -> None:
 
 
 def test_settings_are_read() -> None:
-    settings = read_settings((False, 0.7, 0.9, 3, 64, "Be brief.", "static", 2, 3, 9, "0 1 00"))
+    settings = read_settings((False, 0.7, 0.9, 3, 64, "Be brief.", "static", 2, 3, 9, 5, "0 1 00"))
     assert settings.generation == GenerationConfig(64, 0.7, 0.9, 3)
     assert settings.draft == DraftConfig(
-        "none", TreeConfig("static", 2, 3, 9, ((0,), (1,), (0, 0)))
+        "none", TreeConfig("static", 2, 3, 9, ((0,), (1,), (0, 0)), 5)
     )
     assert settings.system_prompt == "Be brief."
 
 
 @pytest.mark.parametrize(
     ("position", "value", "word"),
-    [(1, 9.0, "temperature"), (3, None, "Seed"), (4, 0, "max_new_tokens"), (10, "0 x1", "x1"),
-     (10, "0 11", "no parent")],
+    [(1, 9.0, "temperature"), (3, None, "Seed"), (4, 0, "max_new_tokens"), (11, "0 x1", "x1"),
+     (11, "0 11", "no parent")],
 )  # fmt: skip
 def test_wrong_settings_name_themselves(position: int, value: object, word: str) -> None:
     values = [*DEFAULTS]

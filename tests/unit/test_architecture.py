@@ -23,7 +23,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("events",),
     ("transcript", "assets", "catalog", "folders", "queueing"),
     ("tree", "sampling", "kernels"),
-    ("drafters.base", "verify", "cache", "convert_gguf", "hub", "packing"),
+    ("drafters.base", "verify", "cache", "convert_gguf", "hub", "packing", "lookup"),
     ("target", "default_model"),
     ("heads", "sources"),
     ("drafters", "engine"),
