@@ -38,6 +38,7 @@ from eagle_core.errors import (
 from eagle_core.events import LoadProgress
 from eagle_core.folders import OnEvent, ignore_event
 from eagle_core.kernels.attention import use_rows_attention
+from eagle_core.kernels.build import must_compile
 from eagle_core.loading_head import head_source, load_head
 from eagle_core.packing import pack_layers
 from eagle_core.sources import base_folder, read_json
@@ -235,6 +236,8 @@ def pack_if_it_fits(model: PreTrainedModel, on_event: OnEvent) -> None:
     if n_bytes > psutil.virtual_memory().available / 2:
         on_event(LoadProgress("little free memory: the faster copy of the weights is left out"))
         return
+    if must_compile():
+        on_event(LoadProgress("compiling the fast layers for this processor, once"))
     pack_layers(model)
     use_rows_attention(model)
 

@@ -6,13 +6,19 @@ import ipaddress
 import os
 import socket
 import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from eagle_core.kernels import build
+
 # Set before any test module imports huggingface_hub, which reads it once.
 os.environ["HF_HOME"] = tempfile.mkdtemp(prefix="eagle-tests-hf-")
+
+# Compiled once, and kept from run to run.
+build.cache_folder = lambda: Path(__file__).parent.parent / ".pytest_cache" / "eagle-chat"
 
 # The tests' models are tiny: more threads only wait for each other, and badly so on a busy machine.
 torch.set_num_threads(1)

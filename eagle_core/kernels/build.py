@@ -29,10 +29,21 @@ COMPILE_TIMEOUT_S = 120
 SWITCH = "EAGLE_KERNELS"
 
 
+def must_compile() -> bool:
+    """Whether the first use of the kernels will compile them; for whoever shows progress."""
+    compiler = find_compiler()
+    if not _is_on() or compiler is None:
+        return False
+    try:
+        return not (_folder(compiler) / LIBRARY_NAME).is_file()
+    except (OSError, subprocess.SubprocessError):
+        return False
+
+
 @lru_cache(maxsize=1)
 def kernel_library() -> ctypes.CDLL | None:
     """The compiled kernels, or None where they are switched off or cannot be made."""
-    if os.environ.get(SWITCH, "on").lower() in ("off", "0", "no"):
+    if not _is_on():
         return None
     compiler = find_compiler()
     if compiler is None:
@@ -40,7 +51,7 @@ def kernel_library() -> ctypes.CDLL | None:
         return None
     try:
         folder = build_folder(
-            cache_folder() / "kernels" / library_key(compiler),
+            _folder(compiler),
             lambda folder: (folder / LIBRARY_NAME).is_file(),
             lambda folder: compile_library(compiler, folder / LIBRARY_NAME),
         )
@@ -48,6 +59,14 @@ def kernel_library() -> ctypes.CDLL | None:
     except (EagleError, OSError, subprocess.SubprocessError) as error:
         logger.warning("the kernels cannot be compiled, plain layers are used: %s", error)
         return None
+
+
+def _is_on() -> bool:
+    return os.environ.get(SWITCH, "on").lower() not in ("off", "0", "no")
+
+
+def _folder(compiler: str) -> Path:
+    return cache_folder() / "kernels" / library_key(compiler)
 
 
 def find_compiler() -> str | None:
@@ -91,4 +110,11 @@ def _processor() -> str:
     return "\n".join(sorted({line for line in lines if line.startswith(wanted)}))
 
 
-__all__ = ["SWITCH", "compile_library", "find_compiler", "kernel_library", "library_key"]
+__all__ = [
+    "SWITCH",
+    "compile_library",
+    "find_compiler",
+    "kernel_library",
+    "library_key",
+    "must_compile",
+]

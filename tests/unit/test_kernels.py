@@ -144,7 +144,7 @@ def test_switched_off_without_a_compiler_or_by_the_variable(monkeypatch, tmp_pat
     broken.write_text("#!/bin/sh\necho broken\nexit 1\n")
     broken.chmod(0o755)
     monkeypatch.setenv("CXX", str(broken))
-    monkeypatch.setenv("EAGLE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(build, "cache_folder", lambda: tmp_path / "cache")
     assert build.kernel_library.__wrapped__() is None
     assert "cannot be compiled" in caplog.text
     kernels = tmp_path / "cache" / "kernels"
