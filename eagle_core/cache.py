@@ -19,6 +19,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from eagle_core.errors import ContextOverflow
+from eagle_core.kernels import recording
 
 
 class PreallocatedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
@@ -58,6 +59,17 @@ class PreallocatedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
                 got=str(end),
                 hint="shorten the prompt or load the model with a longer context",
             )
+        recorder = recording.active()
+        if recorder is None:
+            return self._write(key_states, value_states, end)
+        assert self.keys is not None
+        assert self.values is not None
+        recorder.append(self.keys, key_states)
+        recorder.append(self.values, value_states)
+        with recorder.paused():
+            return self._write(key_states, value_states, end)
+
+    def _write(self, key_states: Tensor, value_states: Tensor, end: int) -> tuple[Tensor, Tensor]:
         assert self.keys is not None
         assert self.values is not None
         self.keys[..., self.length : end, :] = key_states

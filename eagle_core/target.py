@@ -20,10 +20,12 @@ from transformers import PreTrainedModel
 from eagle_core.cache import KVCache
 from eagle_core.errors import ConfigError, ModelError
 from eagle_core.kernels.attention import NAME as ROWS_ATTENTION
+from eagle_core.kernels.tape import TapeDeck
 from eagle_core.tree import DraftTree
 
 DEFAULT_CONTEXT_LENGTH = 8192  # longest context when none is asked for; long caches cost memory
 _KNOWN_LAYERS = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
+_FIXED_ROPES = frozenset({"default", "linear", "llama3", "yarn"})
 _KNOWN_ATTENTION = frozenset({"sdpa", "eager", ROWS_ATTENTION})
 
 Sees = Callable[[Tensor, Tensor], Tensor]  # (query positions, key positions) -> bool, broadcast
@@ -63,6 +65,7 @@ class Target:
         self._lm_head = _module(model, "get_output_embeddings")
         self._decoder = _module(model, "get_decoder")
         self._mask = _MaskBuffer(self.dtype, self.device)
+        self._tapes = TapeDeck(self._plain) if _can_be_recorded(self._config) else None
 
     @property
     def device(self) -> torch.device:
@@ -122,10 +125,27 @@ class Target:
         tokens = tree.tokens.to(device)  # [N]
         if tree.n_nodes == 1:
             positions = torch.full((1,), cache.length, dtype=torch.int64, device=device)
-            return self._forward(tokens, positions, None, cache, n_logits=1)
+            return self._forward_rows(tokens, positions, None, cache)
         positions = tree.depths.to(device) + cache.length  # [N]
         mask = self._tree_mask(tree.ancestor_mask.to(device), positions, tree.max_depth, cache)
-        return self._forward(tokens, positions, mask, cache, n_logits=tree.n_nodes)
+        return self._forward_rows(tokens, positions, mask, cache)
+
+    def _forward_rows(
+        self, ids: Tensor, positions: Tensor, mask: Any, cache: KVCache
+    ) -> TargetOutput:
+        """A forward that wants the logits of all its rows, replayed from a recording where that works."""
+        if self._tapes is None:
+            return self._forward(ids, positions, mask, cache, n_logits=ids.shape[0])
+        one_mask = next(iter(mask.values())) if isinstance(mask, dict) else mask
+        return TargetOutput(*self._tapes.run(ids, positions, one_mask, cache))
+
+    def _plain(
+        self, ids: Tensor, positions: Tensor, mask: Tensor | None, cache: KVCache
+    ) -> tuple[Tensor, Tensor]:
+        """The model's own forward; layers that have kinds get their one kind's mask by its name."""
+        masks = {self._layer_types[0]: mask} if self._layer_types and mask is not None else mask
+        output = self._forward(ids, positions, masks, cache, n_logits=ids.shape[0])
+        return output.logits, output.features
 
     @torch.inference_mode()
     def batch_features(self, ids: Tensor) -> Tensor:
@@ -228,6 +248,15 @@ def _visibility(config: Any, kind: str, last_position: int) -> Sees | None:
         chunk = int(config.attention_chunk_size)
         return None if last_position < chunk else lambda query, key: key // chunk == query // chunk
     return None
+
+
+def _can_be_recorded(config: Any) -> bool:
+    """Whether forwards may be replayed: rows attention, one kind of mask, rotations that do not change."""
+    if getattr(config, "_attn_implementation", None) != ROWS_ATTENTION:
+        return False
+    kinds = set(getattr(config, "layer_types", None) or ()) or {_uniform_kind(config)}
+    rope = getattr(config, "rope_parameters", None) or {}
+    return kinds == {"full_attention"} and rope.get("rope_type", "default") in _FIXED_ROPES
 
 
 def _module(model: PreTrainedModel, getter: str) -> nn.Module:

@@ -22,7 +22,7 @@ from eagle_core.folders import build_folder, cache_folder
 
 logger = logging.getLogger(__name__)
 
-SOURCE = Path(__file__).with_name("rows.cpp")
+SOURCES = tuple(Path(__file__).with_name(name) for name in ("rows.cpp", "program.cpp"))
 LIBRARY_NAME = "rows.so"
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC")
 COMPILE_TIMEOUT_S = 120
@@ -77,22 +77,27 @@ def find_compiler() -> str | None:
 
 
 def library_key(compiler: str) -> str:
-    """Changes with the source, the flags, the compiler and the processor."""
+    """Changes with the sources, the flags, the compiler and the processor."""
     version = subprocess.run(
         [compiler, "--version"], capture_output=True, check=True, timeout=COMPILE_TIMEOUT_S
     ).stdout
-    parts = (SOURCE.read_bytes(), " ".join(FLAGS).encode(), version, _processor().encode())
+    parts = (
+        *(source.read_bytes() for source in SOURCES),
+        " ".join(FLAGS).encode(),
+        version,
+        _processor().encode(),
+    )
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
 
 
 def compile_library(compiler: str, path: Path) -> None:
-    """Compile the source to ``path``.
+    """Compile the sources to ``path``.
 
     Raises: subprocess.SubprocessError when the compiler refuses.
     """
     try:
         subprocess.run(
-            [compiler, *FLAGS, str(SOURCE), "-o", str(path)],
+            [compiler, *FLAGS, *map(str, SOURCES), "-o", str(path)],
             capture_output=True, check=True, text=True, timeout=COMPILE_TIMEOUT_S,
         )  # fmt: skip
     except subprocess.CalledProcessError as error:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from eagle_core.kernels.build import kernel_library
+from eagle_core.kernels.recording import GATED_MLP, LINEAR, RMS_NORM, active, float_bits
 
 MOST_ROWS = 64  # beyond, PyTorch's own products are as fast
 PANEL = 32  # output columns that lie together
@@ -25,6 +26,7 @@ _SIGNATURES = {
     "eagle_linear": (ctypes.c_int, *[_pointer] * 4, *[_int64] * 3, ctypes.c_int),
     "eagle_gated_mlp": (ctypes.c_int, *[_pointer] * 5, *[_int64] * 4, ctypes.c_int),
     "eagle_rms_norm": (*[_pointer] * 3, *[_int64] * 2, ctypes.c_float),
+    "eagle_run": (_pointer, *[_int64] * 2, _pointer, _int64, ctypes.c_int),
     "eagle_attention": (
         *[_pointer, _int64, _int64] * 3, _pointer, _int64, _pointer, *[_int64] * 5, ctypes.c_float,
         ctypes.c_int,
@@ -78,6 +80,11 @@ def linear(inputs: Tensor, weight: PackedWeight, bias: Tensor | None = None) -> 
         None if bias is None else bias.data_ptr(), out.data_ptr(),
         inputs.numel() // weight.n_in, weight.n_in, weight.n_out, torch.get_num_threads(),
     )  # fmt: skip
+    if (recorder := active()) is not None:
+        recorder.product(LINEAR, (inputs, out), [
+            weight.is_bfloat16, weight.address, inputs.data_ptr(), 0 if bias is None else bias.data_ptr(),
+            out.data_ptr(), inputs.numel() // weight.n_in, weight.n_in, weight.n_out,
+        ])  # fmt: skip
     return out
 
 
@@ -98,6 +105,11 @@ def gated_mlp(inputs: Tensor, gate_up: PackedWeight, down: PackedWeight) -> Tens
         gate_up.is_bfloat16, gate_up.address, down.address, inputs.data_ptr(), middle.data_ptr(),
         out.data_ptr(), n_rows, gate_up.n_in, down.n_in, down.n_out, torch.get_num_threads(),
     )  # fmt: skip
+    if (recorder := active()) is not None:
+        recorder.product(GATED_MLP, (inputs, middle, out), [
+            gate_up.is_bfloat16, gate_up.address, down.address, inputs.data_ptr(), middle.data_ptr(),
+            out.data_ptr(), n_rows, gate_up.n_in, down.n_in, down.n_out,
+        ])  # fmt: skip
     return out
 
 
@@ -109,6 +121,10 @@ def rms_norm(inputs: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     _library().eagle_rms_norm(
         inputs.data_ptr(), weight.data_ptr(), out.data_ptr(), inputs.numel() // n, n, epsilon
     )
+    if (recorder := active()) is not None:
+        recorder.product(RMS_NORM, (inputs, out), [
+            inputs.data_ptr(), weight.data_ptr(), out.data_ptr(), inputs.numel() // n, n, float_bits(epsilon),
+        ])  # fmt: skip
     return out
 
 
@@ -139,7 +155,17 @@ def attention(
         out.data_ptr(), n_rows, keys.shape[1], n_heads, keys.shape[0], head_dim, scale,
         torch.get_num_threads(),
     )  # fmt: skip
+    if (recorder := active()) is not None:
+        recorder.attention(query, keys, values, mask, out, scale)
     return out
+
+
+def run_program(program: Tensor, length: int, mask: Tensor | None) -> None:
+    """Run recorded native steps, [steps, SLOTS] i64, with ``length`` committed cache rows and this mask."""
+    _library().eagle_run(
+        program.data_ptr(), program.shape[0], length, None if mask is None else mask.data_ptr(),
+        0 if mask is None else mask.stride(0), torch.get_num_threads(),
+    )  # fmt: skip
 
 
 __all__ = [
@@ -152,4 +178,5 @@ __all__ = [
     "interleaved",
     "linear",
     "rms_norm",
+    "run_program",
 ]
