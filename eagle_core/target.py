@@ -137,12 +137,13 @@ class Target:
         if self._tapes is None:
             return self._forward(ids, positions, mask, cache, n_logits=ids.shape[0])
         one_mask = next(iter(mask.values())) if isinstance(mask, dict) else mask
-        return TargetOutput(*self._tapes.run(ids, positions, one_mask, cache))
+        return TargetOutput(*self._tapes.run((ids, positions), one_mask, cache))
 
     def _plain(
-        self, ids: Tensor, positions: Tensor, mask: Tensor | None, cache: KVCache
-    ) -> tuple[Tensor, Tensor]:
+        self, inputs: tuple[Tensor, ...], mask: Tensor | None, cache: KVCache
+    ) -> tuple[Tensor, ...]:
         """The model's own forward; layers that have kinds get their one kind's mask by its name."""
+        ids, positions = inputs
         masks = {self._layer_types[0]: mask} if self._layer_types and mask is not None else mask
         output = self._forward(ids, positions, masks, cache, n_logits=ids.shape[0])
         return output.logits, output.features

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +23,8 @@ from eagle_core.config import Shape, TreeConfig
 from eagle_core.drafters.base import Budget
 from eagle_core.errors import DraftError
 from eagle_core.heads.eagle1 import Eagle1Head
+from eagle_core.kernels.attention import NAME as ROWS_ATTENTION
+from eagle_core.kernels.tape import TapeDeck
 from eagle_core.lookup import RepeatIndex, with_path
 from eagle_core.packing import packed_if_faster
 from eagle_core.tree import DraftTree, TreeLayout, fit_shape, tree_layout
@@ -71,6 +74,7 @@ class EagleDrafter:
         self._capacity = capacity
         self._cache = KVCache(head.config.n_layers, capacity + max_drafted_rows(tree))
         self._repeats = RepeatIndex()
+        self._tapes = TapeDeck(self._forward) if _can_be_recorded(head) else None
         # [D], the head's guess of the pending token's feature
         self._predicted: Tensor | None = None
 
@@ -109,8 +113,9 @@ class EagleDrafter:
         positions = torch.arange(start, start + n_tokens, device=tokens.device)  # [K]
         mask = None
         if n_tokens > 1 and start > 0:
-            keys = torch.arange(start + n_tokens, device=tokens.device)
-            mask = (keys[None] <= positions[:, None])[None, None]  # [1, 1, K, start + K]
+            mask = self._mask(
+                torch.ones(n_tokens, n_tokens, dtype=torch.bool, device=tokens.device).tril()
+            )
         out = self._run(following, features, positions, mask)  # [K, D]
         self._cache.advance(n_tokens)
         self._predicted = out[-1]
@@ -151,12 +156,20 @@ class EagleDrafter:
         self, tokens: Tensor, features: Tensor, positions: Tensor, mask: Tensor | None
     ) -> Tensor:
         """Head forward over [R] tokens and [R, D] features; writes R cache rows. Returns [R, D]."""
+        if self._tapes is None:
+            return self._forward((tokens, features, positions), mask, self._cache)[0]
+        return self._tapes.run((tokens, features, positions), mask, self._cache)[0]
+
+    def _forward(
+        self, inputs: tuple[Tensor, ...], mask: Tensor | None, cache: KVCache
+    ) -> tuple[Tensor, ...]:
+        tokens, features, positions = inputs
         embeddings = self._embed(tokens[None])  # [1, R, D]
         out = self._head(
             embeddings, features[None].to(embeddings.dtype), positions[None],
-            attention_mask=mask, cache=self._cache,
+            attention_mask=mask, cache=cache,
         )  # fmt: skip
-        return out[0]  # type: ignore[no-any-return]
+        return (out[0],)
 
     def _log_probabilities(self, features: Tensor) -> Tensor:
         """[R, D] -> [R, V'] f32. A head that overflowed scores nothing, instead of poisoning the tree."""
@@ -167,10 +180,13 @@ class EagleDrafter:
         return indices if self._vocabulary is None else self._vocabulary[indices]
 
     def _mask(self, row_mask: Tensor) -> Tensor:
-        """Committed rows are seen by all; drafted ones as ``row_mask`` says. [1, 1, R, S] bool."""
+        """Committed rows are seen by all, drafted ones as ``row_mask`` says: additive, [1, 1, R, S]."""
         n_drafted = row_mask.shape[1]
         n_committed = self._cache.length - (n_drafted - row_mask.shape[0])
-        return F.pad(row_mask, (n_committed, 0), value=True)[None, None]
+        dtype = self._head.fc.weight.dtype
+        hidden = torch.zeros(row_mask.shape, dtype=dtype, device=row_mask.device)
+        hidden.masked_fill_(~row_mask, torch.finfo(dtype).min)
+        return F.pad(hidden, (n_committed, 0))[None, None]
 
     def _fill(self, pending: Tensor, plan: _Plan) -> DraftTree:
         """Fill a fixed layout with the likeliest tokens, depth by depth."""
@@ -274,6 +290,11 @@ def _best_nodes(
     return DraftTree(
         torch.cat((pending.reshape(1), tokens[kept])), torch.cat((root, new_parents)), max_depth
     )
+
+
+def _can_be_recorded(head: Eagle1Head) -> bool:
+    config: Any = getattr(head.layers[0].self_attn, "config", None)
+    return getattr(config, "_attn_implementation", None) == ROWS_ATTENTION
 
 
 def max_drafted_rows(tree: TreeConfig) -> int:

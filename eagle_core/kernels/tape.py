@@ -24,73 +24,71 @@ logger = logging.getLogger(__name__)
 
 MOST_ROWS = 32  # more rows are seldom, and their forwards spend little in Python
 
-Outputs = tuple[Tensor, Tensor]  # logits [N, V], features [N, D]
-Forward = Callable[[Tensor, Tensor, Tensor | None, Any], Outputs]
+Tensors = tuple[Tensor, ...]
+Forward = Callable[[Tensors, Tensor | None, Any], Tensors]
 
 
 @dataclass(slots=True)
 class Tape:
     """A recorded forward of N rows, on one cache."""
 
-    ids: Tensor  # [N] i64
-    positions: Tensor  # [N] i64
+    inputs: Tensors
     parts: list[PythonStep | Tensor]
-    logits: Tensor
-    features: Tensor
-    scores: tuple[Tensor, int] | None  # program and step whose result the logits are
+    outputs: Tensors
+    scores: tuple[Tensor, int] | None  # program and step whose whole result the first output is
     kept: list[Any]
     length: int
     is_checked: bool = False
 
-    def replay(self, ids: Tensor, positions: Tensor, mask: Tensor | None, length: int) -> Outputs:
-        """The forward of ``ids`` behind ``length`` committed rows. Logits and features are new tensors."""
-        self.ids.copy_(ids)
-        self.positions.copy_(positions)
-        logits = self.logits
-        if self.scores is not None:
-            logits = torch.empty_like(logits)
+    def replay(self, inputs: Tensors, mask: Tensor | None, length: int) -> Tensors:
+        """The forward behind ``length`` committed rows; the results are new tensors."""
+        for own, new in zip(self.inputs, inputs, strict=True):
+            own.copy_(new)
+        first = self.outputs[0]
+        if self.scores is not None:  # large: written to a new place instead of copied there
+            first = torch.empty_like(first)
             program, step = self.scores
-            program[step, LINEAR_OUT] = logits.data_ptr()
+            program[step, LINEAR_OUT] = first.data_ptr()
         rows = None if mask is None else mask[0, 0]
         for part in self.parts:
             if isinstance(part, PythonStep):
                 part.run()
             else:
                 ops.run_program(part, length, rows)
-        return (logits if self.scores is not None else logits.clone()), self.features.clone()
+        rest = tuple(output.clone() for output in self.outputs[1:])
+        return (first if self.scores is not None else first.clone(), *rest)
 
 
 class TapeDeck:
     """Tapes of one model on one cache, by number of rows.
 
-    Args: forward: the model's own, ids [N], positions [N], mask [1, 1, N, S] or None and the cache.
+    Args: forward: the model's own: inputs, whose first dimension is the rows, an additive mask
+        [1, 1, N, S] or None, and a cache with a ``length``.
     """
 
     def __init__(self, forward: Forward) -> None:
         self._forward = forward
         self._cache: weakref.ref[Any] | None = None
-        self._tapes: dict[int, Tape | None] = {}  # None: seen once
-        self._refused: set[int] = set()
+        self._tapes: dict[tuple[int, bool], Tape | None] = {}  # None: seen once
+        self._refused: set[tuple[int, bool]] = set()
 
-    def run(self, ids: Tensor, positions: Tensor, mask: Tensor | None, cache: Any) -> Outputs:
+    def run(self, inputs: Tensors, mask: Tensor | None, cache: Any) -> Tensors:
         """A forward, replayed where that is known to be the same."""
-        n_rows = ids.shape[0]
-        if n_rows > MOST_ROWS or not self._knows(cache):
-            return self._forward(ids, positions, mask, cache)
-        if n_rows in self._refused:
-            return self._forward(ids, positions, mask, cache)
-        if n_rows not in self._tapes:
-            self._tapes[n_rows] = None
-            return self._forward(ids, positions, mask, cache)
-        tape = self._tapes[n_rows]
+        key = (inputs[0].shape[0], mask is None)
+        if key[0] > MOST_ROWS or not self._knows(cache) or key in self._refused:
+            return self._forward(inputs, mask, cache)
+        if key not in self._tapes:
+            self._tapes[key] = None
+            return self._forward(inputs, mask, cache)
+        tape = self._tapes[key]
         if tape is None:
-            return self._record(ids, positions, mask, cache)
+            return self._record(key, inputs, mask, cache)
         if tape.is_checked:
-            return tape.replay(ids, positions, mask, cache.length)
-        return self._check(tape, ids, positions, mask, cache)
+            return tape.replay(inputs, mask, cache.length)
+        return self._check(key, tape, inputs, mask, cache)
 
     def n_replayed(self) -> int:
-        """Row counts whose forwards are replayed."""
+        """Kinds of forwards that are replayed."""
         return sum(tape is not None and tape.is_checked for tape in self._tapes.values())
 
     def _knows(self, cache: Any) -> bool:
@@ -102,39 +100,36 @@ class TapeDeck:
             known = cache
         return known is cache
 
-    def _record(self, ids: Tensor, positions: Tensor, mask: Tensor | None, cache: Any) -> Outputs:
-        n_rows = ids.shape[0]
-        own_ids, own_positions = ids.clone(), positions.clone()
-        rows = None if mask is None else mask[0, 0]
-        recorder = Recorder((own_ids, own_positions), rows)
+    def _record(
+        self, key: tuple[int, bool], inputs: Tensors, mask: Tensor | None, cache: Any
+    ) -> Tensors:
+        own = tuple(tensor.clone() for tensor in inputs)
+        recorder = Recorder(own, None if mask is None else mask[0, 0])
         try:
             with recorder.recording():
-                logits, features = self._forward(own_ids, own_positions, mask, cache)
+                outputs = self._forward(own, mask, cache)
         except Unrecordable as reason:
-            logger.info("forwards of %d rows are not replayed: %s", n_rows, reason)
-            self._refused.add(n_rows)
-            return self._forward(ids, positions, mask, cache)
+            logger.info("forwards of %d rows are not replayed: %s", key[0], reason)
+            self._refused.add(key)
+            return self._forward(inputs, mask, cache)
         parts = _parts(recorder.steps)
-        self._tapes[n_rows] = Tape(
-            own_ids, own_positions, parts, logits, features, _find_scores(parts, logits),
-            recorder.kept, cache.length,
-        )  # fmt: skip
-        return logits.clone(), features.clone()
+        scores = _find_scores(parts, outputs[0])
+        self._tapes[key] = Tape(own, parts, outputs, scores, recorder.kept, cache.length)
+        return tuple(output.clone() for output in outputs)
 
     def _check(
-        self, tape: Tape, ids: Tensor, positions: Tensor, mask: Tensor | None, cache: Any
-    ) -> Outputs:
-        wanted = self._forward(ids, positions, mask, cache)
+        self, key: tuple[int, bool], tape: Tape, inputs: Tensors, mask: Tensor | None, cache: Any
+    ) -> Tensors:
+        wanted = self._forward(inputs, mask, cache)
         if cache.length == tape.length:
             return wanted
-        found = tape.replay(ids, positions, mask, cache.length)
+        found = tape.replay(inputs, mask, cache.length)
         if all(torch.equal(left, right) for left, right in zip(wanted, found, strict=True)):
             tape.is_checked = True
         else:
-            n_rows = ids.shape[0]
-            logger.warning("a replayed forward of %d rows differs: the model's own is used", n_rows)
-            self._refused.add(n_rows)
-            del self._tapes[n_rows]
+            logger.warning("a replayed forward of %d rows differs: the model's own is used", key[0])
+            self._refused.add(key)
+            del self._tapes[key]
         return wanted
 
 
@@ -154,12 +149,12 @@ def _parts(steps: list[Any]) -> list[PythonStep | Tensor]:
     return parts
 
 
-def _find_scores(parts: list[PythonStep | Tensor], logits: Tensor) -> tuple[Tensor, int] | None:
-    """The product that writes the logits, if they are its whole result."""
+def _find_scores(parts: list[PythonStep | Tensor], output: Tensor) -> tuple[Tensor, int] | None:
+    """The product whose whole result ``output`` is, if it is one's."""
     for part in reversed(parts):
         if isinstance(part, Tensor):
-            found = (part[:, 0] == LINEAR) & (part[:, LINEAR_OUT] == logits.data_ptr())
-            if bool(found.any()) and logits.is_contiguous():
+            found = (part[:, 0] == LINEAR) & (part[:, LINEAR_OUT] == output.data_ptr())
+            if bool(found.any()) and output.is_contiguous():
                 return part, int(found.nonzero()[-1])
     return None
 

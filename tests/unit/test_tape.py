@@ -110,7 +110,8 @@ def test_another_cache_takes_the_models_own_way_until_the_first_is_gone():
 
 
 def test_a_forward_that_depends_on_the_length_in_python_is_found_out(caplog):
-    def forward(ids, positions, mask, cache):
+    def forward(inputs, mask, cache):
+        ids, positions = inputs
         features = ids[:, None].float() * float(cache.length)
         return features + positions[:, None], features * 2
 
@@ -118,7 +119,7 @@ def test_a_forward_that_depends_on_the_length_in_python_is_found_out(caplog):
     for length in (3, 4, 5, 6, 7):
         holder.length = length
         ids, positions = torch.tensor([2, 9]), torch.tensor([length, length])
-        logits, features = deck.run(ids, positions, None, holder)
+        logits, features = deck.run((ids, positions), None, holder)
         assert logits.flatten().tolist() == [3 * length, 10 * length]
         assert features.flatten().tolist() == [4 * length, 18 * length]
     assert deck.n_replayed() == 0
@@ -140,7 +141,8 @@ def test_elementwise_steps_of_every_kind_and_stride():
     x = torch.randn(2, 3, 8, generator=random)
     row = torch.randn(8, generator=random)
 
-    def forward(ids, positions, mask, cache):
+    def forward(inputs, mask, cache):
+        ids, positions = inputs
         scaled = x * ids.float()[0]
         turned = scaled.transpose(0, 2)
         mixed = torch.cat((-turned[..., 1:], turned[..., :1]), dim=-1) * turned + row[:, None, None]
@@ -153,8 +155,8 @@ def test_elementwise_steps_of_every_kind_and_stride():
     for turn in range(5):
         ids, positions = torch.tensor([turn + 1]), torch.tensor([7 * turn])
         holder.length = turn
-        found = deck.run(ids, positions, None, holder)
-        for left, right in zip(found, forward(ids, positions, None, None), strict=True):
+        found = deck.run((ids, positions), None, holder)
+        for left, right in zip(found, forward((ids, positions), None, None), strict=True):
             assert torch.equal(left, right)
     assert deck.n_replayed() == 1
 
