@@ -25,7 +25,7 @@ from eagle_core.errors import DraftError
 from eagle_core.heads.eagle1 import Eagle1Head
 from eagle_core.kernels.attention import NAME as ROWS_ATTENTION
 from eagle_core.kernels.tape import TapeDeck
-from eagle_core.lookup import RepeatIndex, with_path
+from eagle_core.lookup import SURE_MATCH, RepeatIndex, useful_length, with_path
 from eagle_core.packing import packed_if_faster
 from eagle_core.tree import DraftTree, TreeLayout, fit_shape, tree_layout
 
@@ -133,6 +133,10 @@ class EagleDrafter:
             raise DraftError(
                 "nothing was committed before this proposal", expected="commit, then propose"
             )
+        repeat, match = self._repeat(pending)
+        if match >= SURE_MATCH:
+            n_tokens = min(len(repeat), budget.max_nodes, budget.max_depth)
+            return DraftTree.chain(pending, torch.tensor(repeat[:n_tokens]))
         committed = self._cache.length
         try:
             if self._tree.paths is None:
@@ -142,15 +146,15 @@ class EagleDrafter:
                 tree = self._fill(pending, plan)
         finally:
             self._cache.rewind(committed)
-        return self._look_up(tree, pending, budget)
-
-    def _look_up(self, tree: DraftTree, pending: Tensor, budget: Budget) -> DraftTree:
-        """``tree``, and what followed the last words where they stood before."""
         n_new = min(self._tree.lookup, budget.max_nodes - (tree.n_nodes - 1))
-        if n_new < 1 or len(self._repeats) != self.length:
-            return tree
-        path = self._repeats.continuation(int(pending), self._tree.lookup)
-        return with_path(tree, path, n_new, budget.max_depth)
+        return with_path(tree, repeat, n_new, budget.max_depth) if repeat else tree
+
+    def _repeat(self, pending: Tensor) -> tuple[list[int], int]:
+        """What followed the last words where they stood before, and how many words matched."""
+        if self._tree.lookup < 1 or len(self._repeats) != self.length:
+            return [], 0
+        repeat, match = self._repeats.continuation(int(pending), self._tree.lookup)
+        return repeat[: useful_length(match)], match
 
     def _run(
         self, tokens: Tensor, features: Tensor, positions: Tensor, mask: Tensor | None

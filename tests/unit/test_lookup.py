@@ -17,7 +17,7 @@ from tests.support.tiny_heads import tiny_head
 texts = st.lists(st.integers(0, 3), max_size=40)
 
 
-def search(tokens: list[int], pending: int, n_tokens: int) -> list[int]:
+def search(tokens: list[int], pending: int, n_tokens: int) -> tuple[list[int], int]:
     """The longest match of the end, the latest of equals, by comparing everything within the limits."""
     whole = [*tokens, pending]
     places = [p for p in range(KEY, len(tokens) + 1) if tokens[p - KEY : p] == whole[-KEY:]]
@@ -30,7 +30,7 @@ def search(tokens: list[int], pending: int, n_tokens: int) -> list[int]:
             length += 1
         if place < len(tokens) and length >= best:
             best, found = length, tokens[place : place + n_tokens]
-    return found
+    return found, best
 
 
 @given(before=texts, cut=st.integers(0, 40), after=texts, pending=st.integers(0, 3))
@@ -47,9 +47,9 @@ def test_index_finds_what_a_search_finds_also_after_a_rewind(before, cut, after,
 def test_a_text_that_repeats_is_continued():
     index = RepeatIndex()
     index.extend([5, 6, 7, 8, 9, 1, 6, 7, 3, 5, 6])
-    assert index.continuation(7, 3) == [8, 9, 1]  # 5 6 7 matches longer than the later 6 7
-    assert index.continuation(4, 3) == []
-    assert index.continuation(7, 0) == []
+    assert index.continuation(7, 3) == ([8, 9, 1], 3)  # 5 6 7 matches longer than the later 6 7
+    assert index.continuation(4, 3) == ([], 0)
+    assert index.continuation(7, 0) == ([], 0)
 
 
 def test_a_path_joins_the_tree_without_doubled_nodes():
@@ -86,4 +86,25 @@ def test_the_drafter_adds_a_repeat_within_the_budget():
     assert small.n_nodes - 1 <= 4
     assert small.max_depth == 1
     drafter.rewind(3)
-    assert drafter._repeats.continuation(12, 4) == []
+    assert drafter._repeats.continuation(12, 4) == ([], 0)
+
+
+def test_after_a_long_match_the_head_is_not_asked():
+    target, head = tiny_target(), tiny_head()
+    config = TreeConfig(policy="dynamic", depth=3, branching=2, size=5, lookup=9)
+    drafter = EagleDrafter(
+        head, target.embed, target.output_embeddings, config, target.context_length
+    )
+    text = [10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22]
+    ids = torch.tensor([*text, 99, *text[:7]])
+    output = target.prefill_chunk(ids, target.new_cache(64))
+    drafter.commit(ids, output.features, torch.tensor(17))
+    calls = []
+    head.register_forward_hook(lambda *_: calls.append(1))
+    tree = drafter.propose(torch.tensor(17), Budget(config.max_nodes, config.max_depth))
+    assert tree.tokens.tolist() == [17, 18, 19, 20, 21, 22, 99, 10, 11, 12]
+    assert tree.parents.tolist() == list(range(-1, 9))
+    assert not calls
+    assert drafter.propose(torch.tensor(17), Budget(14, 2)).tokens.tolist() == [17, 18, 19]
+    drafter.propose(torch.tensor(40), Budget(14, 9))
+    assert calls
