@@ -23,12 +23,12 @@ from eagle_core.kernels import ops
 logger = logging.getLogger(__name__)
 
 PACKED_FOR_ROWS = 16  # what MKL's packing is tuned to; other counts work as well
-MOST_ROWS = ops.MOST_ROWS  # beyond, the ordinary product is as fast
+MOST_ROWS = 64  # beyond, the ordinary product is as fast as MKL's packed one
 TOLERANCE = 1e-4  # relative to the largest value; float32 in another order of summation: 1e-6
 
 
 class RowLinear(nn.Module):
-    """A frozen float32 linear layer with packed weights; the plain weight stays for long inputs."""
+    """A frozen float32 linear layer with packed weights."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
@@ -38,8 +38,6 @@ class RowLinear(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """[..., in] -> [..., out] f32."""
-        if inputs.numel() > MOST_ROWS * self.in_features:
-            return F.linear(inputs, self.weight, self.bias)
         return ops.linear(inputs, self._packed, self.bias)
 
 
@@ -74,9 +72,7 @@ class JointLinear(nn.Module):
         self._joint, self._begin, self._is_last = joint, begin, is_last
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """[..., in] -> [..., out] f32; a view into the joint product for few rows."""
-        if inputs.numel() > MOST_ROWS * self.in_features:
-            return F.linear(inputs, self.weight, self.bias)
+        """[..., in] -> [..., out] f32, a view into the joint product."""
         end = self._begin + self.out_features
         return self._joint.part(inputs, self._begin, end, self._is_last)
 
@@ -93,10 +89,6 @@ class RowGatedMlp(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """[..., D] -> [..., D] f32."""
-        if inputs.numel() > MOST_ROWS * inputs.shape[-1]:
-            gate = F.silu(self.gate_proj(inputs))
-            out: Tensor = self.down_proj(gate.mul_(self.up_proj(inputs)))
-            return out
         return ops.gated_mlp(inputs, self._gate_up, self._down)
 
 

@@ -1,6 +1,6 @@
 """The attention kernel as an attention implementation of transformers, under the name ``eagle_rows``.
 
-It serves a few float32 rows on the CPU; everything else goes to PyTorch's fused attention. Row by row it
+It serves one float32 text on the CPU; everything else goes to PyTorch's fused attention. Row by row it
 takes the keys in the order of their positions, so that a tree's row is bit for bit what the same tokens one
 by one would give.
 """
@@ -52,13 +52,13 @@ def _fits(
     n_batch, n_heads, n_rows, head_dim = query.shape
     if query.dtype != torch.float32 or query.device.type != "cpu" or n_batch != 1:
         return False
-    if n_rows > ops.MOST_ROWS or dropout or query.requires_grad or key.requires_grad:
+    if dropout or query.requires_grad or key.requires_grad:
         return False
     if any(extras.get(name) is not None for name in UNKNOWN_EXTRAS):
         return False
     is_dense = query.stride(-1) == key.stride(-1) == value.stride(-1) == 1
     is_square = head_dim == value.shape[-1] and n_heads % key.shape[1] == 0
-    has_fit_mask = n_rows == 1 if mask is None else _is_fit_mask(mask, n_rows, key.shape[2])
+    has_fit_mask = mask is None or _is_fit_mask(mask, n_rows, key.shape[2])
     return is_dense and is_square and has_fit_mask and ops.can_attend(head_dim)
 
 

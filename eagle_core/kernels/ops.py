@@ -16,7 +16,6 @@ from torch import Tensor
 from eagle_core.kernels.build import kernel_library
 from eagle_core.kernels.recording import GATED_MLP, LINEAR, RMS_NORM, active, float_bits
 
-MOST_ROWS = 64  # beyond, PyTorch's own products are as fast
 PANEL = 32  # output columns that lie together
 LANES = 16
 
@@ -142,7 +141,7 @@ def attention(
     Args:
         query: [H, N, d] f32, any strides but the last.
         keys, values: [G, S, d] f32, the same; H is a multiple of G.
-        mask: [N, S] f32, additive, -1e30 or below hides a key; None: one row that sees all.
+        mask: [N, S] f32, additive, -1e30 or below hides a key; None: causal, the rows are the last keys'.
     Returns: [N, H, d] f32.
     """
     n_heads, n_rows, head_dim = query.shape
@@ -169,7 +168,6 @@ def run_program(program: Tensor, length: int, mask: Tensor | None) -> None:
 
 
 __all__ = [
-    "MOST_ROWS",
     "PackedWeight",
     "attention",
     "can_attend",

@@ -295,45 +295,58 @@ struct Attention {
   Rows query, keys, values;
   float* out;
   int64_t out_head, out_row;
-  int64_t n_common;                // keys that every row sees: the first ones
-  const std::vector<int32_t>* seen;  // by row: the further keys it sees, by position
+  // By row: how many of the first keys it sees without a gap, and which ones after that, by position.
+  const int64_t* lead;
+  const std::vector<int32_t>* seen;
   float scale;
+};
+
+// The keys that one row sees beyond the common ones.
+struct OwnKeys {
+  int64_t n_common, n_lead;
+  const std::vector<int32_t>& further;
+  int64_t size() const { return n_lead + static_cast<int64_t>(further.size()); }
+  int64_t operator[](int64_t i) const {
+    return i < n_lead ? n_common + i : further[static_cast<size_t>(i - n_lead)];
+  }
 };
 
 // R rows of one head, which share the loads of the common keys.
 template <int V, int R>
 void attend(const Attention& a, int64_t head, int64_t kv_head, int64_t first) {
   static thread_local std::vector<float> buffer;
+  int64_t n_common = a.lead[first];
+  for (int r = 1; r < R; ++r) n_common = a.lead[first + r] < n_common ? a.lead[first + r] : n_common;
+  const auto own_of = [&](int r) {
+    return OwnKeys{n_common, a.lead[first + r] - n_common, a.seen[first + r]};
+  };
   int64_t most = 0;
-  for (int r = 0; r < R; ++r) {
-    const int64_t n_own = static_cast<int64_t>(a.seen[first + r].size());
-    most = n_own > most ? n_own : most;
-  }
-  const int64_t width = (a.n_common + most + 2 * kHalf) / kHalf * kHalf;
+  for (int r = 0; r < R; ++r) most = own_of(r).size() > most ? own_of(r).size() : most;
+  const int64_t width = (n_common + most + 2 * kHalf) / kHalf * kHalf;
   if (static_cast<int64_t>(buffer.size()) < width * R) buffer.resize(width * R);
   float* scores = buffer.data();
   Floats query[R][V];
   for (int r = 0; r < R; ++r)
     for (int v = 0; v < V; ++v)
       query[r][v] = load(a.query.at(head, first + r) + v * kHalf) * a.scale;
-  for (int64_t k = 0; k < a.n_common; k += kHalf)
+  for (int64_t k = 0; k < n_common; k += kHalf)
     for (int r = 0; r < R; ++r)
-      store(scores + r * width + k, score<V>(query[r], a.n_common - k, [&](int i) {
+      store(scores + r * width + k, score<V>(query[r], n_common - k, [&](int i) {
               return a.keys.at(kv_head, k + i);
             }));
   float total[R];
   for (int r = 0; r < R; ++r) {
-    const std::vector<int32_t>& own = a.seen[first + r];
-    const int64_t n_own = static_cast<int64_t>(own.size());
+    const OwnKeys own = own_of(r);
+    const int64_t n_own = own.size();
     float* row = scores + r * width;
     for (int64_t k = 0; k < n_own; k += kHalf)
-      store(row + a.n_common + k, score<V>(query[r], n_own - k, [&](int i) {
+      store(row + n_common + k, score<V>(query[r], n_own - k, [&](int i) {
               return a.keys.at(kv_head, own[k + i]);
             }));
-    total[r] = soften(row, a.n_common + n_own);
+    total[r] = soften(row, n_common + n_own);
   }
   Floats sums[R][V] = {};
-  for (int64_t k = 0; k < a.n_common; ++k) {
+  for (int64_t k = 0; k < n_common; ++k) {
     const float* value = a.values.at(kv_head, k);
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r) {
@@ -344,10 +357,10 @@ void attend(const Attention& a, int64_t head, int64_t kv_head, int64_t first) {
   }
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
-    const std::vector<int32_t>& own = a.seen[first + r];
-    for (size_t k = 0; k < own.size(); ++k) {
+    const OwnKeys own = own_of(r);
+    for (int64_t k = 0; k < own.size(); ++k) {
       const float* value = a.values.at(kv_head, own[k]);
-      const float weight = scores[r * width + a.n_common + k];
+      const float weight = scores[r * width + n_common + k];
       for (int v = 0; v < V; ++v) sums[r][v] += weight * load(value + v * kHalf);
     }
     float* out = a.out + head * a.out_head + (first + r) * a.out_row;
@@ -426,29 +439,30 @@ void eagle_rms_norm(const float* x, const float* weight, float* out, int64_t n_r
 
 int eagle_can_attend(int64_t head_dim) { return attend_for(head_dim) != nullptr; }
 
-// mask: additive [n_rows, n_keys], or null for one row that sees every key. out: [n_rows, n_heads * head_dim].
+// mask: additive [n_rows, n_keys], or null: each row sees the keys up to its own, the last rows. out: [n_rows, n_heads * head_dim].
 void eagle_attention(const float* query, int64_t query_head, int64_t query_row, const float* keys,
                      int64_t key_head, int64_t key_row, const float* values, int64_t value_head,
                      int64_t value_row, const float* mask, int64_t mask_row, float* out,
                      int64_t n_rows, int64_t n_keys, int64_t n_heads, int64_t n_kv_heads,
                      int64_t head_dim, float scale, int n_threads) {
   std::vector<std::vector<int32_t>> seen(n_rows);
-  int64_t n_common = n_keys;
-  if (mask) {
-    for (int64_t r = 0; r < n_rows; ++r) {
-      const float* row = mask + r * mask_row;
-      int64_t k = 0;
-      while (k < n_common && row[k] > -1e30f) ++k;
-      n_common = k;
+  std::vector<int64_t> lead(n_rows);
+  for (int64_t r = 0; r < n_rows; ++r) {
+    if (!mask) {
+      lead[r] = n_keys - n_rows + r + 1;
+      continue;
     }
-    for (int64_t r = 0; r < n_rows; ++r)
-      for (int64_t k = n_common; k < n_keys; ++k)
-        if (mask[r * mask_row + k] > -1e30f) seen[r].push_back(static_cast<int32_t>(k));
+    const float* row = mask + r * mask_row;
+    int64_t k = 0;
+    while (k < n_keys && row[k] > -1e30f) ++k;
+    lead[r] = k;
+    for (; k < n_keys; ++k)
+      if (row[k] > -1e30f) seen[r].push_back(static_cast<int32_t>(k));
   }
   const Attend run = attend_for(head_dim);
   const Attention all = {{query, query_head, query_row}, {keys, key_head, key_row},
                          {values, value_head, value_row}, out, head_dim, n_heads * head_dim,
-                         n_common, seen.data(), scale};
+                         lead.data(), seen.data(), scale};
   const int64_t n_groups = (n_rows + kQueries - 1) / kQueries;
 #pragma omp parallel for schedule(static) num_threads(n_threads)
   for (int64_t item = 0; item < n_heads * n_groups; ++item) {

@@ -29,7 +29,7 @@ def halve(tensor: torch.Tensor, exact: bool) -> torch.Tensor:
 
 @pytest.mark.parametrize("is_bfloat16", [True, False])
 @pytest.mark.parametrize(("n_in", "n_out"), [(48, 100), (16, 32), (33, 7)])
-@pytest.mark.parametrize("n_rows", [1, 5, 14, 15, 29, 64])
+@pytest.mark.parametrize("n_rows", [1, 5, 14, 15, 29, 200])
 def test_linear_rows_are_right_and_independent(is_bfloat16, n_in, n_out, n_rows):
     weight, bias = halve(draw(n_out, n_in), is_bfloat16), draw(n_out, seed=1)
     packed = ops.PackedWeight(weight)
@@ -102,6 +102,40 @@ def test_attention_of_a_tree_is_bitwise_that_of_its_paths(tree, head_dim):
             query[:, node : node + 1], keys[:, rows], values[:, rows], None, scale
         )
         assert torch.equal(alone[0], out[node])
+
+
+@pytest.mark.parametrize("length", [0, 5, 33])
+def test_causal_rows_are_bitwise_those_read_one_by_one(length):
+    n_rows = 23
+    query, keys, values = (
+        draw(h, length + n_rows, 64, seed=s) for h, s in ((6, 0), (2, 1), (2, 2))
+    )
+    out = ops.attention(query[:, length:], keys, values, None, 0.125)
+    wanted = F.scaled_dot_product_attention(
+        query[None], keys[None], values[None], is_causal=True, scale=0.125, enable_gqa=True
+    )[0, :, length:].transpose(0, 1)
+    torch.testing.assert_close(out, wanted, atol=2e-6, rtol=1e-5)
+    for i in range(n_rows):
+        end = length + i + 1
+        alone = ops.attention(query[:, end - 1 : end], keys[:, :end], values[:, :end], None, 0.125)
+        assert torch.equal(alone[0], out[i])
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3", "gemma3"])
+def test_the_chunks_of_a_prompt_do_not_change_a_bit(kind):
+    model = tiny_model(kind, hidden_size=64, window=20).requires_grad_(False)
+    pack_layers(model)
+    assert use_rows_attention(model)
+    target = Target(model)
+    prompt = torch.randint(250, (90,), generator=torch.Generator().manual_seed(5))
+    found = []
+    for sizes in ((90,), (30, 60), (89, 1), (1, 1, 88), (64, 26)):
+        cache = target.new_cache(100)
+        outputs = [target.prefill_chunk(chunk, cache) for chunk in prompt.split(list(sizes))]
+        found.append((torch.cat([out.features for out in outputs]), outputs[-1].logits))
+    for features, logits in found[1:]:
+        assert torch.equal(features, found[0][0])
+        assert torch.equal(logits, found[0][1])
 
 
 @pytest.mark.parametrize(
