@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 SOURCES = tuple(Path(__file__).with_name(name) for name in ("rows.cpp", "program.cpp"))
 LIBRARY_NAME = "rows.so"
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC")
-COMPILE_TIMEOUT_S = 120
+COMPILE_TIMEOUT_S = 300
 SWITCH = "EAGLE_KERNELS"
 
 
