@@ -66,8 +66,11 @@ def test_a_choice_must_be_one_of_them(kind: Any, values: dict[str, Any]) -> None
 
 
 def test_the_rule_follows_from_the_temperature() -> None:
-    assert GenerationConfig(temperature=0).rule == "greedy"
-    assert GenerationConfig(temperature=0.7).rule == "match"
+    assert GenerationConfig(temperature=0).acceptance == "greedy"
+    assert GenerationConfig(temperature=0, rule="sampling").acceptance == "greedy"
+    assert GenerationConfig(temperature=0.7).acceptance == "match"
+    assert GenerationConfig(temperature=0.7, rule="match").acceptance == "match"
+    assert GenerationConfig(temperature=0.7, rule="sampling").acceptance == "sampling"
 
 
 def test_an_unknown_key_is_an_error() -> None:
