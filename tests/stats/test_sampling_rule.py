@@ -224,18 +224,18 @@ def chain_law() -> Tensor:
 @pytest.mark.parametrize("with_replacement", [False, True])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_sequences_over_several_steps_have_the_law_of_the_target(shape, with_replacement):
-    counts = chain_counts(SHAPES[shape], 500, with_replacement=with_replacement)
+    counts = chain_counts(SHAPES[shape], 250, with_replacement=with_replacement)
     assert deviation(counts, chain_law()) < 1
 
 
 def test_a_bug_shows_in_sequences_too(monkeypatch):
     monkeypatch.setattr(verify_module, "draw_in_rounds", mutant(*BUGS["always accepted"]))
-    assert deviation(chain_counts(SHAPES["tree"], 500, with_replacement=False), chain_law()) > 1
+    assert deviation(chain_counts(SHAPES["tree"], 250, with_replacement=False), chain_law()) > 1
 
 
 def test_the_whole_loop_has_the_law_of_the_model():
     """Second and third token of a tiny model under top-p, a penalty and a wrong drafter."""
-    vocab, n_seeds, prompt = 5, 300, [1, 2, 3]
+    vocab, n_seeds, prompt = 5, 200, [1, 2, 3]
     target = tiny_target("llama", seed=2, vocab=vocab)
     q = torch.randn(vocab, vocab, generator=torch.Generator().manual_seed(0)).softmax(-1)
     settings: dict[str, Any] = {

@@ -124,9 +124,11 @@ def test_advanced_settings_are_read() -> None:
 
 def test_every_answer_setting_has_a_control() -> None:
     fields = {*controls.GENERATION_FIELDS, *controls.ADVANCED_FIELDS}
-    assert fields == set(controls.specs(GenerationConfig))
-    with gr.Blocks():
-        assert len(controls.build_controls()) == len(DEFAULTS)
+    specs = controls.specs(GenerationConfig)
+    assert fields == set(specs)
+    made = {name: controls.make_control(specs[name]) for name in controls.ADVANCED_FIELDS}
+    assert [control.value for control in made.values()] == list(ADVANCED)
+    assert all(control.label and control.info for control in made.values())
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def process(
 TOKENS = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=6)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     setting=st.sampled_from([*ALL.values(), EVERYTHING]),
     prompt=TOKENS,
@@ -105,6 +105,16 @@ def test_generate_of_transformers_has_the_same_distribution(name, temperature):
         ours = process(config, prompt, answer[:i], [()], logits)
         # Ours subtracts the largest score before dividing by the temperature: float32's last bits differ.
         torch.testing.assert_close(ours, scores.float().softmax(-1), rtol=1e-5, atol=1e-6)
+
+
+def test_the_benchmark_refuses_what_generate_has_not():
+    method = TransformersMethod(tiny_model("llama", vocab=VOCAB), EOS, 64)
+    with pytest.raises(ConfigError, match="stop string"):
+        method.answer([1, 2], GenerationConfig(stop=("a",), max_new_tokens=4))
+    greedy = GenerationConfig(max_new_tokens=6, frequency_penalty=2.0, min_new_tokens=6)
+    answer = method.answer([1, 2], greedy)
+    assert len(answer.token_ids) == 6
+    assert not set(answer.token_ids[:-1]) & EOS
 
 
 def test_greedy_follows_the_processed_scores():
