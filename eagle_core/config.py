@@ -7,6 +7,8 @@ CLI flags, UI controls and the documentation's tables are made from these fields
 from __future__ import annotations
 
 import dataclasses
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar, get_args
@@ -15,9 +17,11 @@ from eagle_core.errors import ConfigError
 
 TreePolicy = Literal["chain", "static", "dynamic"]
 DrafterName = Literal["none", "eagle"]
-Rule = Literal["greedy", "match"]
+Rule = Literal["greedy", "match", "sampling"]
+RuleChoice = Literal["auto", "match", "sampling"]
 DType = Literal["auto", "float32", "bfloat16"]
 Shape = tuple[tuple[int, ...], ...]
+LogitBias = tuple[tuple[int, float], ...]
 
 DEFAULT_BASE = "smollm2-135m"
 
@@ -30,6 +34,8 @@ FIGURE_9: Shape = (
     (0, 0, 0, 0), (0, 0, 0, 1), (0, 0, 0, 2),
     (0, 0, 0, 0, 0), (0, 0, 0, 0, 1),
 )  # fmt: skip
+
+MAX_BIAS = 100  # OpenAI's limit: beyond it a token is as good as banned, or certain
 
 T = TypeVar("T")
 
@@ -99,7 +105,11 @@ def from_mapping(kind: type[T], values: Mapping[str, Any]) -> T:
 
 @dataclass(frozen=True, slots=True)
 class GenerationConfig:
-    """How the answer is chosen. These settings define the text; drafting never does."""
+    """How the answer is chosen. Under every rule but ``sampling`` these settings alone define the text.
+
+    ``logit_bias`` may be given as a mapping and ``stop`` as any sequence; both are kept as tuples, so that
+    a config stays immutable, hashable and the same after a trip through JSON.
+    """
 
     max_new_tokens: int = setting(512, "Longest answer, in tokens.", min=1, max=1_000_000)
     temperature: float = setting(
@@ -112,14 +122,112 @@ class GenerationConfig:
     seed: int = setting(
         0, "Same seed, same answer - with or without drafting.", min=0, max=2**63 - 1
     )
+    top_k: int = setting(
+        0, "Sample among this many likeliest tokens; 0: all.", min=0, max=1_000_000
+    )
+    min_p: float = setting(
+        0.0, "Drop tokens less likely than this share of the likeliest one; 0: none.",
+        min=0.0, max=1.0, step=0.01,
+    )  # fmt: skip
+    repetition_penalty: float = setting(
+        1.0, "Above 1 makes tokens of prompt and answer less likely to come again; 1: off.",
+        min=0.05, max=5.0, step=0.05,
+    )  # fmt: skip
+    presence_penalty: float = setting(
+        0.0, "Taken off the score of every token that the answer already holds.",
+        min=-2.0, max=2.0, step=0.05,
+    )  # fmt: skip
+    frequency_penalty: float = setting(
+        0.0, "Taken off a token's score for each time that the answer already holds it.",
+        min=-2.0, max=2.0, step=0.05,
+    )  # fmt: skip
+    logit_bias: LogitBias = setting(
+        (), "Added to the scores of tokens, as id:bias, for example 123:-5 42:2.5."
+    )
+    min_new_tokens: int = setting(
+        0, "No end of text before this many tokens.", min=0, max=1_000_000
+    )
+    stop: tuple[str, ...] = setting(
+        (), "Ends the answer before this text; \\n is a new line, \\t a tab. May be given again.",
+        repeats=True,
+    )  # fmt: skip
+    rule: RuleChoice = setting(
+        "auto",
+        "How drafts are accepted above temperature 0. match: same seed, same answer; sampling: the paper's "
+        "Algorithm 1, equal in distribution only; auto: match.",
+        choices=get_args(RuleChoice),
+    )
+    with_replacement: bool = setting(
+        False, "Rule sampling: draw a node's children with replacement, as the paper does."
+    )
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "logit_bias", _bias_pairs(self.logit_bias))
+        object.__setattr__(self, "stop", _texts(self.stop))
         check_limits(self)
 
     @property
-    def rule(self) -> Rule:
-        """Acceptance rule that follows from the temperature."""
-        return "greedy" if self.temperature == 0 else "match"
+    def acceptance(self) -> Rule:
+        """The acceptance rule for a drafter that can follow any."""
+        if self.temperature == 0:
+            return "greedy"
+        return "sampling" if self.rule == "sampling" else "match"
+
+
+def _bias_pairs(bias: Any) -> LogitBias:
+    """Pairs of token id and bias, by id, from a mapping (whose keys JSON may have made text) or pairs.
+
+    Raises: ConfigError when an id is none, comes twice, or a bias is no number from -100 to 100.
+    """
+    try:
+        pairs = [
+            (int(token), float(value))
+            for token, value in (bias.items() if isinstance(bias, Mapping) else bias or ())
+        ]
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            "logit_bias is no mapping of token ids to numbers",
+            expected="id:bias",
+            got=repr(bias),
+            hint="for example 123:-5 42:2.5",
+        ) from error
+    is_distinct = len({token for token, _ in pairs}) == len(pairs)
+    if not is_distinct or not all(
+        token >= 0 and math.isfinite(value) and abs(value) <= MAX_BIAS for token, value in pairs
+    ):
+        raise ConfigError(
+            "logit_bias is out of range",
+            expected=f"distinct ids from 0 on, biases from -{MAX_BIAS} to {MAX_BIAS}",
+            got=repr(bias),
+            hint="for example 123:-5 42:2.5",
+        )
+    return tuple(sorted(pairs))
+
+
+def _texts(stop: Any) -> tuple[str, ...]:
+    """Raises: ConfigError unless ``stop`` is a sequence of texts, none of them empty."""
+    texts = (stop,) if isinstance(stop, str) else tuple(stop or ())
+    if not all(isinstance(text, str) and text for text in texts):
+        raise ConfigError(
+            "stop holds something other than text",
+            expected="texts of at least one character",
+            got=repr(stop),
+            hint="leave it away for no stop strings",
+        )
+    return texts
+
+
+def parse_logit_bias(text: str) -> LogitBias:
+    """Token biases from words: ``123:-5 42:2.5`` is ((42, 2.5), (123, -5.0)).
+
+    Raises: ConfigError naming what is no ``id:bias``.
+    """
+    return _bias_pairs([word.split(":") for word in text.replace(",", " ").split()])
+
+
+def parse_stop(text: str) -> str:
+    """A stop string as typed: ``\\n`` is a new line, ``\\t`` a tab, two backslashes are one."""
+    return re.sub(r"\\([nt\\])", lambda found: {"n": "\n", "t": "\t"}.get(found[1], "\\"), text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,13 +383,17 @@ __all__ = [
     "DrafterName",
     "GenerationConfig",
     "LoadConfig",
+    "LogitBias",
     "Rule",
+    "RuleChoice",
     "Shape",
     "TreeConfig",
     "TreePolicy",
     "check_limits",
     "check_shape",
     "from_mapping",
+    "parse_logit_bias",
     "parse_shape",
+    "parse_stop",
     "setting",
 ]

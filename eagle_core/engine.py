@@ -18,19 +18,21 @@ import torch
 from torch import Tensor
 
 from eagle_core.cache import KVCache
-from eagle_core.config import DrafterName, GenerationConfig, TreeConfig
-from eagle_core.drafters.base import Budget, Drafter
+from eagle_core.config import DrafterName, GenerationConfig, Rule, TreeConfig
+from eagle_core.drafters.base import Budget, Drafter, SamplingDrafter
 from eagle_core.errors import ConfigError, ContextOverflow, DraftError
 from eagle_core.events import (
     Event,
     Finished,
     FinishReason,
+    Notice,
     PrefillProgress,
     Started,
     StepDone,
     TokenOut,
     TreeView,
 )
+from eagle_core.processors import Processors, processors_for
 from eagle_core.sampling import check_finite, choose, position_noise
 from eagle_core.stats import StatsBuilder
 from eagle_core.target import Target
@@ -42,10 +44,19 @@ logger = logging.getLogger(__name__)
 PREFILL_CHUNK = 256  # prompt tokens per forward: about 0.3 s on two cores, so Stop stays quick
 NO_TREE = TreeView((), ())
 
+# Reads tokens that are about to be kept, each of the answer's once and in order, and says how many of them
+# stay because the answer ends there; None: it goes on.
+Cut = Callable[[Sequence[int]], int | None]
+
 
 def never() -> bool:
     """The default for ``is_cancelled``."""
     return False
+
+
+def nowhere(_run: Sequence[int]) -> int | None:
+    """The default for ``cut``."""
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +64,13 @@ class Step:
     """What one step made final. Times in seconds.
 
     ``n_kept`` tokens of the verdict's run were kept; ``path`` are the accepted nodes among them.
+    ``is_cut``: the answer ends here, as ``cut`` said.
     """
 
     verdict: Verdict
     depth_drafted: int
     n_kept: int
+    is_cut: bool
     draft_s: float
     target_s: float
     verify_s: float
@@ -118,6 +131,14 @@ def cut_run(run: Sequence[int], n_left: int, eos_ids: frozenset[int]) -> int:
     return min(len(run), n_left)
 
 
+def acceptance_rule(drafter: Drafter, config: GenerationConfig) -> Rule:
+    """The rule for a drafter: without a known q, ``match`` serves for ``sampling``."""
+    wanted = config.acceptance
+    if wanted == "sampling" and not isinstance(drafter, SamplingDrafter):
+        return "match"
+    return wanted
+
+
 @torch.inference_mode()
 def step(
     target: Target,
@@ -128,22 +149,30 @@ def step(
     config: GenerationConfig,
     eos_ids: frozenset[int] = frozenset(),
     n_left: int = 1 << 62,
+    processors: Processors | None = None,
+    cut: Cut = nowhere,
 ) -> Step:
     """Propose, evaluate, verify, cut, commit. Nothing is committed if any of the first four fails.
 
     Args:
         pending: the last token decided, at position cache.length.
         n_left: tokens that may still be emitted; the run is cut there, or after an end-of-text token.
+        processors: hold all tokens up to the pending one.
+        cut: reads what is left of the run, and may cut it once more.
     Raises: DraftError when the drafter breaks its contract.
     """
     clock = _Clock(target.device)
     started = clock()
-    tree = drafter.propose(torch.tensor(pending, device=target.device), budget)
+    root = torch.tensor(pending, device=target.device)
+    if acceptance_rule(drafter, config) == "sampling":
+        tree = cast(SamplingDrafter, drafter).sample(root, budget, config)
+    else:
+        tree = drafter.propose(root, budget)
     _check_budget(tree, budget)
     drafted = clock()
     output = target.forward_tree(tree, cache)
     evaluated = clock()
-    verdict = verify(tree, output.logits, cache.length + 1, config)
+    verdict = verify(tree, output.logits, cache.length + 1, config, processors)
     if verdict.tokens[0] != pending:
         raise DraftError(
             "the tree does not start at the pending token",
@@ -151,6 +180,8 @@ def step(
             got=str(verdict.tokens[0]),
         )
     n_kept = cut_run(verdict.run, n_left, eos_ids)
+    n_before_end = cut(verdict.run[:n_kept])
+    n_kept = n_kept if n_before_end is None else n_before_end
     verified = clock()
     _commit(target, cache, drafter, output.features, verdict, n_kept)
     committed = clock()
@@ -158,6 +189,7 @@ def step(
         verdict=verdict,
         depth_drafted=verdict.depth,
         n_kept=n_kept,
+        is_cut=n_before_end is not None,
         draft_s=drafted - started,
         target_s=evaluated - drafted,
         verify_s=verified - evaluated,
@@ -221,27 +253,35 @@ def generate_tokens(
     eos_ids: frozenset[int],
     *,
     is_cancelled: Callable[[], bool] = never,
+    cut: Cut = nowhere,
 ) -> Iterator[Event]:
-    """Answer a prompt: Started, PrefillProgress*, StepDone*, Finished.
+    """Answer a prompt: Started, Notice?, PrefillProgress*, StepDone*, Finished.
 
     Args:
         cache, drafter: may hold a prefix of ``prompt_ids``, the same number of tokens each and at
             most len(prompt_ids) - 1; it is not read again. Both hold prompt and answer but the last
             token afterwards.
         eos_ids: tokens that end the answer; the one that does is its last token.
+        cut: ends the answer in another place, with reason "stop"; what it cuts off is never committed.
     Raises: ContextOverflow when the prompt leaves no room; ConfigError when it is empty; DraftError.
     """
     limit = min(target.context_length, cache.capacity)
     _check_prompt(prompt_ids, cache, drafter, limit)
-    request = _Request(target, cache, drafter, config, tree, eos_ids, limit)
+    processors = processors_for(config, prompt_ids, eos_ids, target.vocab_size)
+    request = _Request(
+        target, cache, drafter, config, tree, eos_ids, limit, processors=processors, cut=cut
+    )
+    rule = acceptance_rule(drafter, config)
     yield Started(
         n_prompt_tokens=len(prompt_ids),
         n_cached_tokens=cache.length,
         context_length=limit,
         drafter=cast(DrafterName, drafter.name),
-        rule=config.rule,
+        rule=rule,
         seed=config.seed,
     )
+    if rule != config.acceptance and drafter.name != "none":
+        yield Notice("info", f"{drafter.name} cannot draw its drafts: rule {rule} is used")
     for done in request.prefill(prompt_ids, is_cancelled):
         yield PrefillProgress(done, len(prompt_ids))
     reason: FinishReason = "cancelled"
@@ -286,9 +326,13 @@ class _Request:
         tree: TreeConfig,
         eos_ids: frozenset[int],
         limit: int,
+        *,
+        processors: Processors | None,
+        cut: Cut,
     ) -> None:
         self._target, self._cache, self._drafter = target, cache, drafter
         self._config, self._tree, self._eos_ids, self._limit = config, tree, eos_ids, limit
+        self._processors, self._cut, self._is_cut = processors, cut, False
         self._clock = _Clock(target.device)
         self._started = perf_counter()
         self._first: tuple[int, float] = (0, 0.0)
@@ -306,6 +350,8 @@ class _Request:
 
     def finish_reason(self) -> FinishReason | None:
         """Why the answer is complete, or None; called after a token."""
+        if self._is_cut:
+            return "stop"
         if self.token_ids[-1] in self._eos_ids:
             return "eos"
         if len(self.token_ids) >= self._config.max_new_tokens:
@@ -336,6 +382,8 @@ class _Request:
 
     def _choose_first(self, logits: Tensor, position: int) -> Tensor:
         """The answer's first token ([] i64), at ``position``, from logits [1, V]."""
+        if self._processors is not None:
+            logits = self._processors(logits, [()])
         noise = position_noise(self._config.seed, position, 1).to(logits.device)
         token, probability = choose(logits, noise, self._config)
         self._first = int(token), float(probability)
@@ -345,10 +393,17 @@ class _Request:
     def first_token(self) -> StepDone:
         """Emit the token that the prefill chose."""
         token, probability = self._first
-        self.token_ids.append(token)
+        self._is_cut = self._cut((token,)) is not None
+        self._take((token,))
         time_s = self.elapsed_s()
         self.stats.add_emission(1, time_s)
         return StepDone(0, NO_TREE, (), (TokenOut(token, "target", 0, probability),), time_s)
+
+    def _take(self, token_ids: Sequence[int]) -> None:
+        """Add tokens to the answer."""
+        self.token_ids.extend(token_ids)
+        if self._processors is not None:
+            self._processors.extend(token_ids)
 
     def next_step(self) -> StepDone:
         """Take one step and emit its tokens."""
@@ -363,8 +418,11 @@ class _Request:
             self._config,
             self._eos_ids,
             n_left,
+            self._processors,
+            self._cut,
         )
-        self.token_ids.extend(done.token_ids)
+        self._is_cut = done.is_cut
+        self._take(done.token_ids)
         time_s = self.elapsed_s()
         verdict = done.verdict
         times = {
@@ -393,10 +451,13 @@ class _Request:
 
 __all__ = [
     "PREFILL_CHUNK",
+    "Cut",
     "Step",
+    "acceptance_rule",
     "cut_run",
     "generate_tokens",
     "never",
+    "nowhere",
     "step",
     "step_budget",
 ]

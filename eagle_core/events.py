@@ -14,7 +14,7 @@ from eagle_core.config import DrafterName, Rule
 from eagle_core.stats import Stats
 
 Origin = Literal["draft", "target"]
-FinishReason = Literal["eos", "length", "context", "cancelled"]
+FinishReason = Literal["eos", "stop", "length", "context", "cancelled"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,10 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The answer is complete. ``token_ids`` holds all of it, a final end-of-text token included."""
+    """The answer is complete. ``token_ids`` holds all of it, a final end-of-text token included.
+
+    After "stop" they end with the token that completed the stop string; the text ends before that string.
+    """
 
     reason: FinishReason
     n_prompt_tokens: int

@@ -1,17 +1,19 @@
-"""From the target's logits to its next token: temperature, top-p, and one random number per position.
+"""From logits to a token: temperature, top-k, top-p, min-p, and the random numbers of a draw.
 
 The noise depends on (seed, absolute position) alone, and is computed on the host: with the same seed
-every drafter, and none, meets the same number at the same place, on every device. Probabilities are
-float32, always. Knows nothing of trees.
+every drafter, and none, meets the same number at the same place, on every device. What drafts are drawn
+with, and what decides on them, comes from two other streams of the same seed. Probabilities are float32,
+always. Knows nothing of trees, nor of processors that look at earlier tokens (``processors``).
 """
 
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor
-from transformers import TopPLogitsWarper
+from transformers import MinPLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from eagle_core.config import GenerationConfig
 from eagle_core.errors import ModelError
@@ -19,6 +21,8 @@ from eagle_core.errors import ModelError
 _MASK_64 = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15  # 2**64 / golden ratio: consecutive counters land far apart
 _NOISE_BITS = 24  # what float32 holds exactly: no rounding can turn a number below 1 into 1
+# Whose numbers: "draft" draws candidates, "accept" decides on them. Neither knows the other's.
+_STREAMS = {"draft": 0xA0761D6478BD642F, "accept": 0xE7037ED1A0B428DB}
 
 
 def _mix(value: int) -> int:
@@ -40,7 +44,26 @@ def position_noise(seed: int, first_position: int, n_positions: int) -> Tensor:
     """
     key = _mix((seed + _GOLDEN) & _MASK_64)
     positions = range(first_position, first_position + n_positions)
-    hashes = (_mix((key + position * _GOLDEN) & _MASK_64) for position in positions)
+    return _uniform([_mix((key + position * _GOLDEN) & _MASK_64) for position in positions])
+
+
+def stream_noise(
+    stream: Literal["draft", "accept"], seed: int, first_position: int, n_positions: int, n: int
+) -> Tensor:
+    """Uniform numbers of another stream: ``n`` for each of some consecutive positions.
+
+    Returns: [n_positions, n] f32 on the host, multiples of 2**-24 in [0, 1).
+    """
+    key = _mix((seed + _GOLDEN) & _MASK_64) ^ _STREAMS[stream]
+    hashes: list[int] = []
+    for position in range(first_position, first_position + n_positions):
+        row = _mix((key + position * _GOLDEN) & _MASK_64)
+        hashes += [_mix((row + (i + 1) * _GOLDEN) & _MASK_64) for i in range(n)]
+    return _uniform(hashes).reshape(n_positions, n)
+
+
+def _uniform(hashes: list[int]) -> Tensor:
+    """The upper bits of 64-bit hashes as f32 in [0, 1)."""
     steps = torch.tensor([value >> (64 - _NOISE_BITS) for value in hashes], dtype=torch.float32)
     return steps * 2.0**-_NOISE_BITS
 
@@ -57,16 +80,21 @@ def to_probabilities(logits: Tensor, config: GenerationConfig) -> Tensor:
         return scores.softmax(dim=-1)
     # The likeliest token is shifted to 0 first, so that no temperature can overflow.
     scores = (scores - scores.amax(dim=-1, keepdim=True)) / config.temperature
-    if config.top_p < 1:
-        scores = _keep_top_p(scores, config.top_p)
-    return scores.softmax(dim=-1)
+    return _keep_likely(scores, config).softmax(dim=-1)
 
 
-def _keep_top_p(scores: Tensor, top_p: float) -> Tensor:
-    """transformers' own rule for which tokens of [R, V] stay, so that the two agree."""
+def _keep_likely(scores: Tensor, config: GenerationConfig) -> Tensor:
+    """transformers' own rules for which tokens of [R, V] stay, in ``generate``'s order."""
+    if config.top_k == 0 and config.top_p >= 1 and config.min_p == 0:
+        return scores
     no_tokens = torch.empty((scores.shape[0], 0), dtype=torch.long, device=scores.device)
-    kept: Tensor = TopPLogitsWarper(top_p)(no_tokens, scores)
-    return kept
+    if config.top_k > 0:
+        scores = TopKLogitsWarper(config.top_k)(no_tokens, scores)
+    if config.top_p < 1:
+        scores = TopPLogitsWarper(config.top_p)(no_tokens, scores)
+    if config.min_p > 0:
+        scores = MinPLogitsWarper(config.min_p)(no_tokens, scores)
+    return scores
 
 
 def choose(logits: Tensor, noise: Tensor, config: GenerationConfig) -> tuple[Tensor, Tensor]:
@@ -101,14 +129,99 @@ def race(probabilities: Tensor, noise: Tensor) -> Tensor:
         noise: [R] f32 in [0, 1), multiples of 2**-24; the key from which a row's E_i are hashed.
     Returns: [R] i64, never a token of probability 0.
     """
+    return (probabilities / _arrivals(probabilities, noise)).argmax(dim=-1)
+
+
+def _arrivals(probabilities: Tensor, noise: Tensor) -> Tensor:
+    """Exponential numbers E_i for every token of every row, [R, V] f32, hashed from the rows' noise."""
     keys = (noise.double() * 2.0**_NOISE_BITS).long().unsqueeze(1) + 1  # [R, 1]
     tokens = torch.arange(probabilities.shape[1], device=probabilities.device)  # [V]
     hashed = _mix_tensor((keys << 32) + tokens)  # [R, V] i64
     uniform = (
         (hashed & 0xFFFFFFFF).float() + 0.5
     ) * 2.0**-32  # [R, V] f32; small numbers stay exact
-    arrival = -torch.log1p(-uniform)  # [R, V] f32, exponential
-    return (probabilities / arrival).argmax(dim=-1)
+    return -torch.log1p(-uniform)  # [R, V] f32, exponential
+
+
+def draw_candidates(
+    probabilities: Tensor, noise: Tensor, n_draws: int, *, with_replacement: bool
+) -> Tensor:
+    """Draw several candidates from each row, in the order in which they are to be tried.
+
+    Without replacement they are the first ``n_draws`` tokens to arrive in one race: the same law as drawing
+    one after the other, each from what the earlier ones left (Efraimidis and Spirakis, 2006).
+
+    Args:
+        probabilities: [R, C] f32.
+        noise: [R, n_draws] f32; a draw without replacement needs the first column only.
+    Returns: [R, n_draws] i64; -1 where no token of positive probability is left.
+    """
+    if with_replacement:
+        draws = [race(probabilities, noise[:, i]) for i in range(n_draws)]
+        return torch.stack(draws, dim=1) if draws else noise.new_zeros(noise.shape).long()
+    n_known = min(n_draws, probabilities.shape[1])
+    first = (probabilities / _arrivals(probabilities, noise[:, 0])).topk(n_known, dim=-1)
+    columns = first.indices.masked_fill(first.values <= 0, -1)  # [R, n_known]
+    return torch.nn.functional.pad(columns, (0, n_draws - n_known), value=-1)
+
+
+def draw_in_rounds(
+    probabilities: Tensor,
+    draft: Tensor,
+    candidates: Tensor,
+    accept: Tensor,
+    noise: Tensor,
+    *,
+    vocabulary: Tensor | None = None,
+    with_replacement: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Algorithm 1 of the paper for R nodes at once: multi-round speculative sampling.
+
+    Each candidate in turn is accepted with probability min(1, p / q); after a rejection p becomes
+    norm(max(0, p - q)). When all are rejected the token is drawn from what is left of p. Without
+    replacement q loses the rejected token and is normalised anew. The token's law is p, exactly.
+
+    Args:
+        probabilities: [R, V] f32, the target's p.
+        draft: [R, C] f32, the distribution q that a row's candidates were drawn from.
+        candidates: [R, K] i64, columns of q as :func:`draw_candidates` gave them; -1: no draw.
+        accept: [R, K] f32 in [0, 1), one number for each round.
+        noise: [R] f32, the key of the last draw.
+        vocabulary: [C] i64, the distinct tokens that the columns of q stand for; None: C = V, in order.
+    Returns: tokens [R] i64, and whether each of them was a candidate, [R] bool.
+    Source: arXiv 2401.15077, appendix A.2; without replacement: SpecInfer, arXiv 2305.09781.
+    """
+    chosen = torch.full_like(noise, -1, dtype=torch.long).unsqueeze(1)  # [R, 1]
+    is_host = noise.device.type == "cpu"
+    for i in range(candidates.shape[1]):
+        if is_host and bool((chosen >= 0).all()):  # elsewhere looking would cost more than it saves
+            break
+        has_draw = candidates[:, i : i + 1] >= 0  # [R, 1]
+        column = candidates[:, i : i + 1].clamp(min=0)  # [R, 1]
+        token = column if vocabulary is None else vocabulary[column]  # [R, 1]
+        p, q = probabilities.gather(1, token), draft.gather(1, column)  # [R, 1] each
+        is_open = (chosen < 0) & has_draw & (q > 0)
+        is_accepted = is_open & (accept[:, i : i + 1] * q < p)
+        rest = _minus(probabilities, draft, vocabulary)  # [R, V]
+        total = rest.sum(dim=1, keepdim=True)  # [R, 1]
+        # Nothing is left of p where p = q up to rounding: then every draw from q is one from p.
+        is_accepted |= is_open & (total <= 0)
+        chosen = torch.where(is_accepted, token, chosen)
+        probabilities = torch.where(is_open & ~is_accepted, rest / total, probabilities)
+        if not with_replacement:
+            left = draft.scatter(1, column, 0.0)  # [R, C]
+            left = left / left.sum(dim=1, keepdim=True)  # all drawn: nan, and never open again
+            draft = torch.where(has_draw, left, draft)
+    chosen = chosen.squeeze(1)  # [R]
+    is_drafted = chosen >= 0
+    return torch.where(is_drafted, chosen, race(probabilities, noise)), is_drafted
+
+
+def _minus(probabilities: Tensor, draft: Tensor, vocabulary: Tensor | None) -> Tensor:
+    """max(0, p - q), [R, V] f32, with the columns of q at their tokens."""
+    if vocabulary is None:
+        return (probabilities - draft).clamp(min=0)
+    return probabilities.index_add(1, vocabulary, draft, alpha=-1).clamp(min=0)
 
 
 def _mix_tensor(values: Tensor) -> Tensor:
@@ -147,4 +260,13 @@ def _form(tensor: Tensor) -> str:
     return f"{list(tensor.shape)} {tensor.dtype}"
 
 
-__all__ = ["check_finite", "choose", "position_noise", "race", "to_probabilities"]
+__all__ = [
+    "check_finite",
+    "choose",
+    "draw_candidates",
+    "draw_in_rounds",
+    "position_noise",
+    "race",
+    "stream_noise",
+    "to_probabilities",
+]

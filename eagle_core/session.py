@@ -6,6 +6,7 @@ chat only reads what is new.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +22,7 @@ from eagle_core.drafters.eagle import EagleDrafter
 from eagle_core.drafters.none import NoDrafter
 from eagle_core.engine import generate_tokens
 from eagle_core.errors import ConfigError, EagleError, NoChatTemplate, OutOfMemory
-from eagle_core.events import Event, Failed, Finished, Notice, Queued, StepDone
+from eagle_core.events import Event, Failed, Finished, Notice, Queued, StepDone, TextDelta
 from eagle_core.heads.eagle1 import Eagle1Head
 from eagle_core.kernels.attention import use_rows_attention
 from eagle_core.loading import LoadedBase, is_memory_error, load_base
@@ -29,6 +30,7 @@ from eagle_core.loading_head import head_source, load_head
 from eagle_core.packing import pack_layers
 from eagle_core.queueing import TicketQueue
 from eagle_core.stats import Stats
+from eagle_core.stops import StopStrings
 from eagle_core.target import Target
 from eagle_core.text import TextStream, special_ids
 
@@ -259,19 +261,25 @@ class Session:
             )
         drafter = self._prepare(prompt_ids, draft)
         stream = TextStream(self._tokenizer, self._hidden_ids)
+        stops = StopStrings(generation.stop, self._tokenizer, self._hidden_ids)
         ids = list(prompt_ids)
         events = generate_tokens(
             self._target, self._cache, drafter, prompt_ids, generation, draft.tree, self._eos_ids,
-            is_cancelled=cancel.is_set,
+            is_cancelled=cancel.is_set, cut=stops.cut,
         )  # fmt: skip
         try:
             for event in events:
-                if isinstance(event, Finished) and (tail := stream.flush()) is not None:
-                    yield tail
+                delta: TextDelta | None = None
                 if isinstance(event, StepDone):
                     ids += [token.id for token in event.tokens]
+                    delta = stops.shown(stream.feed(event.tokens))
+                elif isinstance(event, Finished):
+                    if (tail := stops.rest(stream.flush())) is not None:
+                        yield tail
+                    if stops.is_complete:
+                        event = dataclasses.replace(event, reason="stop")
                 yield event
-                if isinstance(event, StepDone) and (delta := stream.feed(event.tokens)) is not None:
+                if delta is not None:
                     yield delta
         finally:
             _close(events)

@@ -6,6 +6,7 @@ wrong, be random, and break its contract.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any, Literal, cast, get_args
 
@@ -33,10 +34,19 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from eagle_core.config import GenerationConfig, Shape
 from eagle_core.drafters.base import Budget
 from eagle_core.drafters.none import NoDrafter
+from eagle_core.sampling import draw_candidates, stream_noise
 from eagle_core.target import Target
-from eagle_core.tree import DraftTree
+from eagle_core.tree import (
+    DraftTree,
+    Draws,
+    fit_shape,
+    in_order_of_draws,
+    tree_layout,
+    without_idle_nodes,
+)
 
 Kind = Literal[
     "llama", "qwen2", "qwen3", "mistral", "gemma2", "gemma3", "mixtral", "gpt_neox", "phi3"
@@ -260,6 +270,49 @@ class RandomTreeDrafter(NoDrafter):
         )
 
 
+class TableDrafter(NoDrafter):
+    """Draws every token from a table by the token before it, so that q is known to the last digit.
+
+    Args:
+        q: [V, V] f32; row t is the distribution after token t.
+        shape: how many children each node gets.
+        length: tokens that count as committed at the start.
+    """
+
+    def __init__(self, q: Tensor, shape: Shape, *, length: int = 0) -> None:
+        super().__init__(length)
+        self.name = "table"
+        self._q, self._shape = q, shape
+
+    def sample(self, pending: Tensor, budget: Budget, config: GenerationConfig) -> DraftTree:
+        """A tree of the given shape, as far as the budget allows, with its draws."""
+        shape = in_order_of_draws(fit_shape(self._shape, budget.max_nodes, budget.max_depth))
+        if not shape:
+            return DraftTree.single(pending)
+        layout = tree_layout(shape)
+        parents = layout.parents.tolist()
+        nodes = sorted(set(parents[1:]))
+        n_draws = max(layout.widths)
+        numbers = stream_noise("draft", config.seed, self._length, len(nodes), n_draws)  # [R, K]
+        candidates = torch.full((len(nodes), n_draws), -1)  # [R, K]
+        tokens = torch.zeros(layout.n_nodes, dtype=torch.long)
+        tokens[0] = pending
+        for row, node in enumerate(nodes):
+            children = [child for child, parent in enumerate(parents) if parent == node]
+            found = draw_candidates(
+                self._q[tokens[node]].unsqueeze(0),
+                numbers[row : row + 1],
+                n_draws,
+                with_replacement=config.with_replacement,
+            )[0, : len(children)]
+            candidates[row, : len(children)] = found
+            tokens[children] = found.clamp(min=0)
+        draws = Draws(
+            torch.tensor(nodes), self._q[tokens[nodes]], candidates, None, config.with_replacement
+        )
+        return without_idle_nodes(dataclasses.replace(layout.tree(tokens), draws=draws))
+
+
 class OverBudgetDrafter(NoDrafter):
     """Breaks its contract: a chain one node longer than allowed."""
 
@@ -281,6 +334,7 @@ __all__ = [
     "OracleDrafter",
     "OverBudgetDrafter",
     "RandomTreeDrafter",
+    "TableDrafter",
     "WrongDrafter",
     "tiny_model",
     "tiny_target",

@@ -31,6 +31,10 @@ class Pieces(Protocol):
         """Text that earlier tokens' bytes end in, and text that this token completes."""
         ...
 
+    def held(self) -> str:
+        """Text that is known, though not given out yet, whatever comes next."""
+        ...
+
     def finish(self) -> str:
         """What is still held back."""
         ...
@@ -64,6 +68,10 @@ class TextStream:
             parts += [(self._last_origin, before), (token.origin, text)]
             self._last_origin = token.origin
         return to_delta(parts)
+
+    def held_text(self) -> str:
+        """Text of the tokens so far that is certain, but not final yet, for whoever looks ahead."""
+        return self._pieces.held()
 
     def flush(self) -> TextDelta | None:
         """What was held back, at the end of the answer: bytes that make no character read as U+FFFD."""
@@ -102,6 +110,10 @@ class BytePieces:
     def push(self, token_id: int) -> tuple[str, str]:
         """See :class:`Pieces`; bytes never need to be ended early here."""
         return "", self._utf8.decode(self._bytes(token_id))
+
+    def held(self) -> str:
+        """See :class:`Pieces`; what is held are parts of one character."""
+        return ""
 
     def finish(self) -> str:
         """See :class:`Pieces`."""
@@ -146,6 +158,10 @@ class WindowPieces:
         if added.endswith(REPLACEMENT) and len(self._held) < MAX_HELD:
             return before, ""
         return before, self._take()
+
+    def held(self) -> str:
+        """See :class:`Pieces`."""
+        return self._added().rstrip(REPLACEMENT)
 
     def finish(self) -> str:
         """See :class:`Pieces`."""

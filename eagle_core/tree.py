@@ -9,8 +9,10 @@ after 7 3 comes 9; depths are [0, 1, 1, 2], and node 3 attends to nodes 0, 1 and
 
 from __future__ import annotations
 
+import dataclasses
+import heapq
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 
 import torch
@@ -21,8 +23,27 @@ from eagle_core.errors import DraftError
 
 
 @dataclass(frozen=True, eq=False)
+class Draws:
+    """How the children of a tree's nodes were drawn: what the rule ``sampling`` must know.
+
+    Row r belongs to node ``nodes[r]``; a node without a row has no children. ``candidates[r]`` are columns of
+    ``q[r]`` in the order of the draws; -1: no draw. With replacement a candidate may come twice, while the
+    tree holds it once.
+    """
+
+    nodes: Tensor  # [R] i64
+    q: Tensor  # [R, C] f32, the distributions that were really drawn from
+    candidates: Tensor  # [R, K] i64
+    vocabulary: Tensor | None = None  # [C] i64, the tokens of the columns; None: column = token
+    with_replacement: bool = False
+
+
+@dataclass(frozen=True, eq=False)
 class DraftTree:
     """A tree of N candidate tokens.
+
+    Without ``draws`` its tokens may be chosen in any way that does not look at the verifier's noise; with
+    them, every child must be a draw, and none may have been left out because of its value.
 
     ``max_depth`` is a host integer and an upper bound, so that neither the mask nor the loop has to ask
     the device.
@@ -36,6 +57,7 @@ class DraftTree:
     max_depth: int
     known_mask: Tensor | None = None  # [N, N] bool
     known_depths: Tensor | None = None  # [N] i64
+    draws: Draws | None = None
 
     def __post_init__(self) -> None:
         tokens, parents = self.tokens, self.parents
@@ -180,6 +202,89 @@ def fit_shape(shape: Shape, max_nodes: int, max_depth: int) -> Shape:
     return tuple(paths[: max(max_nodes, 0)])
 
 
+def in_order_of_draws(shape: Shape) -> Shape:
+    """The same shape with every node's children numbered 0, 1, 2, ... without a gap.
+
+    A shape says how many children to draw, and the n-th child is the n-th draw: leaving a draw out would
+    change the law of those after it. Example: (0,), (2,), (2, 1) becomes (0,), (1,), (1, 0).
+    """
+    renamed: dict[tuple[int, ...], tuple[int, ...]] = {(): ()}
+    n_children: dict[tuple[int, ...], int] = {}
+    for path in sorted(shape, key=lambda path: (len(path), path)):
+        parent = renamed[path[:-1]]
+        rank = n_children.get(parent, 0)
+        n_children[parent] = rank + 1
+        renamed[path] = (*parent, rank)
+    return tuple(renamed[path] for path in shape)
+
+
+@lru_cache(maxsize=64)
+def shape_for_draws(depth: int, branching: int, size: int) -> Shape:
+    """The fixed shape that stands in for a grown tree when children are drawn.
+
+    A grown tree keeps its best nodes, which drawn children forbid. So the nodes are chosen before any token
+    is known, as if each later draw were half as likely to be accepted as the one before: the ``size`` paths
+    of the smallest sum of (rank + 1). Example: depth 2, branching 2, size 3 gives (0,), (1,), (0, 0).
+    """
+    found: list[tuple[int, ...]] = []
+    waiting: list[tuple[int, int, tuple[int, ...]]] = [(1, 1, (0,))]  # (sum, depth, path)
+    while waiting and len(found) < size:
+        total, length, path = heapq.heappop(waiting)
+        found.append(path)
+        if path[-1] + 1 < branching:
+            heapq.heappush(waiting, (total + 1, length, (*path[:-1], path[-1] + 1)))
+        if length < depth:
+            heapq.heappush(waiting, (total + 1, length + 1, (*path, 0)))
+    return tuple(found)
+
+
+def without_idle_nodes(tree: DraftTree) -> DraftTree:
+    """A drawn tree without nodes that no walk can reach; reads the device.
+
+    Idle is a node that stands for no draw (q had too few tokens) or for a draw that came before
+    (with replacement), and whatever is below it. All draws stay: each of them is still a round.
+    """
+    draws = tree.draws
+    assert draws is not None
+    candidates = draws.candidates.clamp(min=0)  # [R, K]
+    drawn = candidates if draws.vocabulary is None else draws.vocabulary[candidates]
+    is_draw = (draws.candidates >= 0).tolist()
+    reachable = {
+        (node, token)
+        for node, tokens, valid in zip(draws.nodes.tolist(), drawn.tolist(), is_draw, strict=True)
+        for token, is_valid in zip(tokens, valid, strict=True)
+        if is_valid
+    }
+    new_index = {0: 0}
+    pairs = list(zip(tree.parents.tolist(), tree.tokens.tolist(), strict=True))
+    for node, pair in enumerate(pairs[1:], start=1):
+        if pair[0] in new_index and pair in reachable:
+            reachable.discard(pair)
+            new_index[node] = len(new_index)
+    if len(new_index) == len(pairs):
+        return tree
+    device = tree.tokens.device
+    kept = torch.tensor(list(new_index), device=device)  # [N']
+    parents = [new_index.get(pairs[node][0], -1) for node in new_index]  # the root's stays -1
+    rows = [row for row, node in enumerate(draws.nodes.tolist()) if node in new_index]
+    index = torch.tensor(rows, dtype=torch.long, device=device)  # [R']
+    nodes = [new_index[int(draws.nodes[row])] for row in rows]
+    depths = tree.depths[kept]
+    return DraftTree(
+        tree.tokens[kept],
+        torch.tensor(parents, device=device),
+        int(depths.max()),
+        tree.ancestor_mask[kept][:, kept],
+        depths,
+        dataclasses.replace(
+            draws,
+            nodes=torch.tensor(nodes, dtype=torch.long, device=device),
+            q=draws.q[index],
+            candidates=draws.candidates[index],
+        ),
+    )
+
+
 def tree_layout(shape: Shape, device: torch.device | str = "cpu") -> TreeLayout:
     """Turn rank paths into parents, ranks and levels. An empty shape is the pending token alone.
 
@@ -212,4 +317,14 @@ def tree_layout(shape: Shape, device: torch.device | str = "cpu") -> TreeLayout:
     )
 
 
-__all__ = ["DraftTree", "TreeLayout", "check_parents", "fit_shape", "tree_layout"]
+__all__ = [
+    "DraftTree",
+    "Draws",
+    "TreeLayout",
+    "check_parents",
+    "fit_shape",
+    "in_order_of_draws",
+    "shape_for_draws",
+    "tree_layout",
+    "without_idle_nodes",
+]

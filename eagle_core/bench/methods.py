@@ -143,10 +143,21 @@ class TransformersMethod:
     def answer(self, prompt_ids: Sequence[int], generation: GenerationConfig) -> Answer:
         """Answer a prompt. Its random numbers are transformers' own: sampled tokens differ.
 
-        Raises: RequestFailed when ``generate`` failed; OutOfMemory.
+        Raises: RequestFailed when ``generate`` failed; ConfigError on a setting that it does not have;
+            OutOfMemory.
         """
         import torch
+        from transformers import LogitsProcessorList
 
+        from eagle_core.processors import count_penalty
+
+        if generation.stop:
+            raise ConfigError(
+                "transformers' generate keeps what follows a stop string",
+                expected="no --stop for this method",
+                got=", ".join(map(repr, generation.stop)),
+                hint="leave transformers out of --methods, or drop --stop",
+            )
         room = self._context_length - len(prompt_ids)
         if room < 1:
             raise RequestFailed("context-overflow", "the prompt leaves no room in the context", "")
@@ -161,6 +172,9 @@ class TransformersMethod:
                     ids,
                     attention_mask=torch.ones_like(ids),
                     generation_config=settings,
+                    logits_processor=LogitsProcessorList(
+                        count_penalty(generation, len(prompt_ids))
+                    ),
                     streamer=cast(Any, clock),
                 )
             except torch.OutOfMemoryError as error:
@@ -178,16 +192,22 @@ class TransformersMethod:
         sampling: dict[str, Any] = {}
         if generation.temperature > 0:
             sampling = {
-                "temperature": generation.temperature,
+                "temperature": float(generation.temperature),
                 "top_p": generation.top_p,
-                "top_k": 0,
+                "top_k": generation.top_k,
+                "min_p": generation.min_p or None,
             }
+        if generation.logit_bias:
+            sampling["sequence_bias"] = [[[token], bias] for token, bias in generation.logit_bias]
+        if generation.min_new_tokens and eos:
+            sampling["min_new_tokens"] = min(generation.min_new_tokens, max_new_tokens)
         return TransformersConfig(  # type: ignore[no-untyped-call]
             max_new_tokens=max_new_tokens,
             do_sample=generation.temperature > 0,
             eos_token_id=eos or None,
             pad_token_id=eos[0] if eos else 0,
             use_cache=True,
+            repetition_penalty=float(generation.repetition_penalty),
             **sampling,
         )
 

@@ -12,10 +12,13 @@ from eagle_core.config import (
     DraftConfig,
     GenerationConfig,
     LoadConfig,
+    LogitBias,
     Shape,
     TreeConfig,
     from_mapping,
+    parse_logit_bias,
     parse_shape,
+    parse_stop,
 )
 from eagle_core.errors import ConfigError
 
@@ -74,13 +77,15 @@ def _add_flag(
     choices = spec.metadata.get("choices")
     if choices is not None:
         settings["choices"], settings["metavar"] = choices, "|".join(choices)
+    if spec.metadata.get("repeats"):
+        settings |= {"type": parse_stop, "metavar": "TEXT", "action": "append"}
     group.add_argument(flag, help=help_text, **settings)
 
 
 def _help(spec: dataclasses.Field[Any]) -> str:
     default = spec.default
     text = str(spec.metadata["help"]).replace("%", "%%")
-    if default is None or isinstance(default, bool):
+    if default is None or default == () or isinstance(default, bool):
         return text
     shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
     return f"{text} (default: {shown})"
@@ -96,6 +101,8 @@ def _parser_of(hint: Any) -> tuple[Callable[[str], Any], str]:
         (hint,) = (one for one in get_args(hint) if one is not type(None))
     if hint == Shape:
         return _shape, '"0 1 00 01"'
+    if hint == LogitBias:
+        return _logit_bias, '"ID:BIAS ..."'
     if get_origin(hint) is tuple:
         return (parse_numbers, "X,Y") if get_args(hint)[0] is float else (parse_names, "A,B")
     if hint is int:
@@ -124,6 +131,14 @@ def _shape(text: str) -> Shape:
     if shape is None:
         raise argparse.ArgumentTypeError("the tree shape is empty; an example is '0 1 00 01'")
     return shape
+
+
+def _logit_bias(text: str) -> LogitBias:
+    """Raises: argparse.ArgumentTypeError when the text is no list of biases."""
+    try:
+        return parse_logit_bias(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(f"{error.message}; {error.hint}") from error
 
 
 def read_config(args: argparse.Namespace, kind: type[T], **fixed: Any) -> T:

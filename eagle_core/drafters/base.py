@@ -12,6 +12,7 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
+from eagle_core.config import GenerationConfig
 from eagle_core.tree import DraftTree
 
 
@@ -62,4 +63,17 @@ class Drafter(Protocol):
         ...
 
 
-__all__ = ["Budget", "Drafter"]
+@runtime_checkable
+class SamplingDrafter(Drafter, Protocol):
+    """A drafter that can draw its candidates, and knows the distribution that it drew them from."""
+
+    def sample(self, pending: Tensor, budget: Budget, config: GenerationConfig) -> DraftTree:
+        """As :meth:`propose`, for the rule ``sampling``: a tree with its ``draws``.
+
+        The number of a node's children may not depend on which tokens they are, and the random numbers must
+        come from the seed's stream "draft" (``sampling.stream_noise``), which decides on nothing else.
+        """
+        ...
+
+
+__all__ = ["Budget", "Drafter", "SamplingDrafter"]

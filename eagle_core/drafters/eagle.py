@@ -4,11 +4,12 @@ The head's cache holds one row per committed token, computed from the *target's*
 were drafted are dropped after each proposal (arXiv 2401.15077, 3.1). The one-step shift lives here: the
 row of position i takes feature i and token i + 1, so the last committed row already scores the children
 of the pending token. Policies: a fixed layout (chain and static), or grown by confidence (EAGLE-2, arXiv
-2406.16858).
+2406.16858). For the rule ``sampling`` every policy is a fixed layout, and its tokens are drawn.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eagle_core.cache import KVCache
-from eagle_core.config import Shape, TreeConfig
+from eagle_core.config import GenerationConfig, Shape, TreeConfig
 from eagle_core.drafters.base import Budget
 from eagle_core.errors import DraftError
 from eagle_core.heads.eagle1 import Eagle1Head
@@ -27,7 +28,17 @@ from eagle_core.kernels.attention import NAME as ROWS_ATTENTION
 from eagle_core.kernels.tape import TapeDeck
 from eagle_core.lookup import SURE_MATCH, RepeatIndex, useful_length, with_path
 from eagle_core.packing import packed_if_faster
-from eagle_core.tree import DraftTree, TreeLayout, fit_shape, tree_layout
+from eagle_core.sampling import draw_candidates, stream_noise, to_probabilities
+from eagle_core.tree import (
+    DraftTree,
+    Draws,
+    TreeLayout,
+    fit_shape,
+    in_order_of_draws,
+    shape_for_draws,
+    tree_layout,
+    without_idle_nodes,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +56,12 @@ class _Level:
 class _Plan:
     layout: TreeLayout
     levels: tuple[_Level, ...]
+    expanded: Tensor  # [R] i64: all nodes that have children, in order
+    n_children: Tensor  # [R] i64
+
+
+# Features [R, D] -> places in the draft vocabulary of each row's candidates, [R, width] i64.
+_Pick = Callable[[Tensor, int], Tensor]
 
 
 class EagleDrafter:
@@ -125,14 +142,9 @@ class EagleDrafter:
     @torch.inference_mode()
     def propose(self, pending: Tensor, budget: Budget) -> DraftTree:
         """A tree within ``budget``, grown by the configured policy."""
-        max_nodes = min(budget.max_nodes, self._tree.head_nodes)
-        max_depth = min(budget.max_depth, self._tree.head_depth)
+        max_nodes, max_depth = self._limits(budget)
         if max_nodes < 1 or max_depth < 1:
             return DraftTree.single(pending)
-        if self._predicted is None:
-            raise DraftError(
-                "nothing was committed before this proposal", expected="commit, then propose"
-            )
         repeat, match = self._repeat(pending)
         if match >= SURE_MATCH:
             n_tokens = min(len(repeat), budget.max_nodes, budget.max_depth)
@@ -143,7 +155,7 @@ class EagleDrafter:
                 tree = self._grow(pending, max_nodes, max_depth)
             else:
                 plan = _plan(fit_shape(self._tree.paths, max_nodes, max_depth), pending.device)
-                tree = self._fill(pending, plan)
+                tree = self._fill(pending, plan, self._likeliest)
         finally:
             self._cache.rewind(committed)
         n_new = min(self._tree.lookup, budget.max_nodes - (tree.n_nodes - 1))
@@ -155,6 +167,42 @@ class EagleDrafter:
             return [], 0
         repeat, match = self._repeats.continuation(int(pending), self._tree.lookup)
         return repeat[: useful_length(match)], match
+
+    @torch.inference_mode()
+    def sample(self, pending: Tensor, budget: Budget, config: GenerationConfig) -> DraftTree:
+        """A tree of drawn tokens; see :class:`eagle_core.drafters.base.SamplingDrafter`.
+
+        Its shape is known before any token is: the configured one, or ``shape_for_draws`` for a dynamic tree.
+        """
+        max_nodes, max_depth = self._limits(budget)
+        if max_nodes < 1 or max_depth < 1:
+            return DraftTree.single(pending)
+        shape = self._tree.paths
+        if shape is None:
+            shape = shape_for_draws(max_depth, self._tree.branching, max_nodes)
+        shape = in_order_of_draws(fit_shape(shape, max_nodes, max_depth))
+        committed = self._cache.length
+        plan = _plan(shape, pending.device)
+        draw = _Draw(self._scores, config, committed, max(level.width for level in plan.levels))
+        try:
+            tree = self._fill(pending, plan, draw)
+        finally:
+            self._cache.rewind(committed)
+        tree = dataclasses.replace(tree, draws=draw.draws(plan, self._vocabulary))
+        return without_idle_nodes(tree) if pending.device.type == "cpu" else tree
+
+    def _limits(self, budget: Budget) -> tuple[int, int]:
+        """Most drafted nodes, and the longest path of them.
+
+        Raises: DraftError when there is nothing to draft from.
+        """
+        max_nodes = min(budget.max_nodes, self._tree.head_nodes)
+        max_depth = min(budget.max_depth, self._tree.head_depth)
+        if self._predicted is None and max_nodes > 0 and max_depth > 0:
+            raise DraftError(
+                "nothing was committed before this proposal", expected="commit, then propose"
+            )
+        return max_nodes, max_depth
 
     def _run(
         self, tokens: Tensor, features: Tensor, positions: Tensor, mask: Tensor | None
@@ -180,6 +228,15 @@ class EagleDrafter:
         scores = torch.log_softmax(self._score(features).float(), dim=-1)
         return torch.nan_to_num(scores, nan=-1e9, neginf=-1e9)
 
+    def _scores(self, features: Tensor) -> Tensor:
+        """[R, D] -> [R, V'] f32, for a draw: an overflow counts as little, or as much, as can be."""
+        return torch.nan_to_num(self._score(features).float(), nan=-1e9, posinf=1e9, neginf=-1e9)
+
+    def _likeliest(self, features: Tensor, width: int) -> Tensor:
+        """The best candidates of each row, [R, width] i64, fewer where the vocabulary is smaller."""
+        n_candidates = min(width, self._n_scored())
+        return self._log_probabilities(features).topk(n_candidates, dim=-1).indices
+
     def _token_ids(self, indices: Tensor) -> Tensor:
         return indices if self._vocabulary is None else self._vocabulary[indices]
 
@@ -192,20 +249,16 @@ class EagleDrafter:
         hidden.masked_fill_(~row_mask, torch.finfo(dtype).min)
         return F.pad(hidden, (n_committed, 0))[None, None]
 
-    def _fill(self, pending: Tensor, plan: _Plan) -> DraftTree:
-        """Fill a fixed layout with the likeliest tokens, depth by depth."""
+    def _fill(self, pending: Tensor, plan: _Plan, pick: _Pick) -> DraftTree:
+        """Fill a fixed layout with the tokens that ``pick`` finds, depth by depth."""
         assert self._predicted is not None
         start = self._cache.length
         features = self._predicted[None]  # [R, D], one per expanded row
         tokens = [pending.reshape(1)]
         for depth, level in enumerate(plan.levels):
-            n_candidates = min(level.width, self._n_scored())
-            best = (
-                self._log_probabilities(features).topk(n_candidates, dim=-1).indices
-            )  # [R, width]
-            nodes = self._token_ids(
-                best[level.sources, level.ranks.clamp(max=n_candidates - 1)]
-            )  # [W]
+            found = pick(features, level.width)  # [R, width]
+            ranks = level.ranks.clamp(max=found.shape[1] - 1)
+            nodes = self._token_ids(found[level.sources, ranks].clamp(min=0))  # [W]
             tokens.append(nodes)
             if depth + 1 == len(plan.levels):
                 break
@@ -303,7 +356,51 @@ def _can_be_recorded(head: Eagle1Head) -> bool:
 
 def max_drafted_rows(tree: TreeConfig) -> int:
     """Cache rows that one proposal may write beside the committed ones."""
-    return tree.depth * tree.branching if tree.paths is None else tree.head_nodes
+    return max(tree.depth * tree.branching, tree.size) if tree.paths is None else tree.head_nodes
+
+
+class _Draw:
+    """Draws candidates for the nodes of a plan, level by level, and remembers from what.
+
+    Args: position: of the pending token; with the seed it says which random numbers are used.
+    """
+
+    def __init__(
+        self,
+        score: Callable[[Tensor], Tensor],
+        config: GenerationConfig,
+        position: int,
+        n_draws: int,
+    ) -> None:
+        self._score, self._config = score, config
+        self._position, self._n_draws, self._n_rows = position, n_draws, 0
+        self._q: list[Tensor] = []
+        self._candidates: list[Tensor] = []
+
+    def __call__(self, features: Tensor, _width: int) -> Tensor:
+        """Features [R, D] of a level's expanded nodes -> columns [R, n_draws] i64, -1 where q has no more."""
+        q = to_probabilities(self._score(features), self._config)  # [R, C]
+        first, n_rows = self._n_rows * self._n_draws, q.shape[0]
+        n_numbers = first + n_rows * self._n_draws
+        noise = stream_noise("draft", self._config.seed, self._position, 1, n_numbers)
+        noise = noise[0, first:].reshape(n_rows, self._n_draws).to(q.device)  # [R, n_draws]
+        columns = draw_candidates(
+            q, noise, self._n_draws, with_replacement=self._config.with_replacement
+        )
+        self._q.append(q)
+        self._candidates.append(columns)
+        self._n_rows += n_rows
+        return columns
+
+    def draws(self, plan: _Plan, vocabulary: Tensor | None) -> Draws:
+        """What the verifier must know; draws for which the shape has no node were never made."""
+        candidates = torch.cat(self._candidates)  # [R, n_draws]
+        rank = torch.arange(self._n_draws, device=candidates.device)
+        candidates = candidates.masked_fill(rank >= plan.n_children[:, None], -1)
+        return Draws(
+            plan.expanded, torch.cat(self._q), candidates, vocabulary,
+            self._config.with_replacement,
+        )  # fmt: skip
 
 
 @lru_cache(maxsize=32)
@@ -336,7 +433,13 @@ def _plan(shape: Shape, device: torch.device) -> _Plan:
             )
         )
         rows_above = expanded
-    return _Plan(layout, tuple(levels))
+    inner = [0, *drafted]
+    return _Plan(
+        layout,
+        tuple(levels),
+        torch.tensor(inner, device=device),
+        torch.tensor([parents.count(node) for node in inner], device=device),
+    )
 
 
 def draft_scorer(lm_head: nn.Module, vocabulary: Tensor | None) -> Callable[[Tensor], Tensor]:

@@ -9,7 +9,14 @@ from typing import Any, cast
 
 import gradio as gr
 
-from eagle_core.config import DraftConfig, GenerationConfig, TreeConfig, parse_shape
+from eagle_core.config import (
+    DraftConfig,
+    GenerationConfig,
+    TreeConfig,
+    parse_logit_bias,
+    parse_shape,
+    parse_stop,
+)
 from eagle_core.errors import ConfigError
 
 LABELS = {
@@ -17,6 +24,16 @@ LABELS = {
     "temperature": "Temperature",
     "top_p": "Top-p",
     "seed": "Seed",
+    "top_k": "Top-k",
+    "min_p": "Min-p",
+    "repetition_penalty": "Repetition penalty",
+    "presence_penalty": "Presence penalty",
+    "frequency_penalty": "Frequency penalty",
+    "min_new_tokens": "Shortest answer",
+    "logit_bias": "Token biases",
+    "stop": "Stop strings",
+    "rule": "Acceptance rule",
+    "with_replacement": "Draw with replacement",
     "policy": "Tree policy",
     "depth": "Depth",
     "branching": "Branching",
@@ -25,7 +42,13 @@ LABELS = {
     "shape": "Static shape",
 }
 GENERATION_FIELDS = ("temperature", "top_p", "seed", "max_new_tokens")
+ADVANCED_FIELDS = (
+    "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
+    "min_new_tokens", "logit_bias", "stop", "rule", "with_replacement",
+)  # fmt: skip
 TREE_FIELDS = ("policy", "depth", "branching", "size", "lookup", "shape")
+# What a text field holds when it is not empty. A text with several lines is one entry per line.
+EXAMPLES = {"shape": "0 1 00 01 000", "logit_bias": "123:-5 42:2.5", "stop": "one per line"}
 # A slider with more stops than this cannot be set with a finger: use a number field.
 MAX_SLIDER_STOPS = 300
 # Browsers keep integers exact up to here.
@@ -64,7 +87,9 @@ def build_controls() -> list[Any]:
     with gr.Accordion("Draft tree", open=False, elem_classes="panel"):
         tree = specs(TreeConfig)
         shape = [make_control(tree[name]) for name in TREE_FIELDS]
-    return [drafting, *answer, system_prompt, *shape]
+    with gr.Accordion("Advanced sampling", open=False, elem_classes="panel"):
+        advanced = [make_control(generation[name]) for name in ADVANCED_FIELDS]
+    return [drafting, *answer, system_prompt, *shape, *advanced]
 
 
 def read_settings(values: Sequence[Any]) -> Settings:
@@ -72,19 +97,21 @@ def read_settings(values: Sequence[Any]) -> Settings:
 
     Raises: ConfigError naming the setting that is wrong.
     """
-    is_drafting, n_generation = values[0], len(GENERATION_FIELDS)
-    answer = values[1 : 1 + n_generation]
-    system_prompt, tree = values[1 + n_generation], values[2 + n_generation :]
-    generation_values = dict(zip(GENERATION_FIELDS, answer, strict=True))
-    tree_values = dict(zip(TREE_FIELDS, tree, strict=True))
-    tree_values["shape"] = parse_shape(tree_values["shape"] or "")
+    names = ("drafting", *GENERATION_FIELDS, "system_prompt", *TREE_FIELDS, *ADVANCED_FIELDS)
+    given = dict(zip(names, values, strict=True))
+    generation_values = {name: given[name] for name in (*GENERATION_FIELDS, *ADVANCED_FIELDS)}
+    generation_values["logit_bias"] = parse_logit_bias(given["logit_bias"] or "")
+    lines = (given["stop"] or "").splitlines()
+    generation_values["stop"] = tuple(parse_stop(line) for line in lines if line)
+    tree_values = {name: given[name] for name in TREE_FIELDS}
+    tree_values["shape"] = parse_shape(given["shape"] or "")
     for name, value in (generation_values | tree_values).items():
         if value is None and name != "shape":
             raise ConfigError(f"{LABELS[name]} is empty", hint="Type a number.")
     return Settings(
         GenerationConfig(**generation_values),
-        DraftConfig("eagle" if is_drafting else "none", TreeConfig(**tree_values)),
-        system_prompt or "",
+        DraftConfig("eagle" if given["drafting"] else "none", TreeConfig(**tree_values)),
+        given["system_prompt"] or "",
     )
 
 
@@ -103,8 +130,12 @@ def make_control(spec: dataclasses.Field[Any]) -> Any:
     }
     if "choices" in limits:
         return gr.Radio(list(limits["choices"]), value=default, **common)
+    if isinstance(default, bool):
+        return gr.Checkbox(value=default, **common)
     if "min" not in limits:
-        return gr.Textbox(value=default or "", placeholder="0 1 00 01 000", **common)
+        n_lines = 2 if limits.get("repeats") else 1
+        text = {"placeholder": EXAMPLES[spec.name], "lines": n_lines, "max_lines": 4 * n_lines}
+        return gr.Textbox(value=default or "", **text, **common)
     low, high, step = limits["min"], limits["max"], limits.get("step", 1)
     if (high - low) / step <= MAX_SLIDER_STOPS:
         precision = 0 if isinstance(default, int) else None

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 REASONS = {
     "eos": "complete",
+    "stop": "ended by a stop string",
     "length": "reached the longest answer",
     "context": "context is full",
     "cancelled": "stopped",

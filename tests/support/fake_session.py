@@ -118,7 +118,9 @@ class FakeSession:
             return
         text = self.answers.get(prompt, self.default)
         n_prompt = max(len(prompt) // 4, 1)
-        yield Started(n_prompt, 0, CONTEXT_LENGTH, draft.drafter, generation.rule, generation.seed)
+        yield Started(
+            n_prompt, 0, CONTEXT_LENGTH, draft.drafter, generation.acceptance, generation.seed
+        )
         start, stats, ids = time.monotonic(), StatsBuilder(), []
         yield PrefillProgress(n_prompt, n_prompt)
         reason: FinishReason = "eos"

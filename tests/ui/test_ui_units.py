@@ -21,7 +21,7 @@ from eagle_core.config import DraftConfig, GenerationConfig, TreeConfig
 from eagle_core.errors import ConfigError, DownloadError
 from eagle_core.events import DownloadProgress, Event, LoadProgress, Span
 from eagle_core.transcript import SeenToken, Transcript
-from eagle_core.ui import page, render
+from eagle_core.ui import controls, page, render
 from eagle_core.ui.app import free_port
 from eagle_core.ui.backend import SessionSlot
 from eagle_core.ui.controls import read_settings
@@ -32,20 +32,11 @@ from eagle_core.ui.rooms import MAX_ROOMS, Rooms, Turn
 from tests.support.fake_session import FakeSession
 
 TREE = TreeConfig()
+# Top-k, min-p, three penalties, shortest answer, biases, stop strings, rule, replacement.
+ADVANCED = (0, 0.0, 1.0, 0.0, 0.0, 0, "", "", "auto", False)
 DEFAULTS = (
-    True,
-    0.0,
-    1.0,
-    0,
-    512,
-    "",
-    TREE.policy,
-    TREE.depth,
-    TREE.branching,
-    TREE.size,
-    TREE.lookup,
-    "",
-)
+    True, 0.0, 1.0, 0, 512, "", TREE.policy, TREE.depth, TREE.branching, TREE.size, TREE.lookup, "", *ADVANCED,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -113,7 +104,8 @@ def test_settings_default_to_the_configs() -> None:
 
 
 def test_settings_are_read() -> None:
-    settings = read_settings((False, 0.7, 0.9, 3, 64, "Be brief.", "static", 2, 3, 9, 5, "0 1 00"))
+    shown = (False, 0.7, 0.9, 3, 64, "Be brief.", "static", 2, 3, 9, 5, "0 1 00", *ADVANCED)
+    settings = read_settings(shown)
     assert settings.generation == GenerationConfig(64, 0.7, 0.9, 3)
     assert settings.draft == DraftConfig(
         "none", TreeConfig("static", 2, 3, 9, ((0,), (1,), (0, 0)), 5)
@@ -121,9 +113,28 @@ def test_settings_are_read() -> None:
     assert settings.system_prompt == "Be brief."
 
 
+def test_advanced_settings_are_read() -> None:
+    advanced = (40, 0.05, 1.2, 0.5, -0.5, 8, "7:-5 3:2.5", "END\n\\n\\n\n", "sampling", True)
+    assert read_settings((*DEFAULTS[:-10], *advanced)).generation == GenerationConfig(
+        top_k=40, min_p=0.05, repetition_penalty=1.2, presence_penalty=0.5, frequency_penalty=-0.5,
+        min_new_tokens=8, logit_bias={7: -5, 3: 2.5}, stop=("END", "\n\n"), rule="sampling",
+        with_replacement=True,
+    )  # fmt: skip
+
+
+def test_every_answer_setting_has_a_control() -> None:
+    fields = {*controls.GENERATION_FIELDS, *controls.ADVANCED_FIELDS}
+    specs = controls.specs(GenerationConfig)
+    assert fields == set(specs)
+    made = {name: controls.make_control(specs[name]) for name in controls.ADVANCED_FIELDS}
+    assert [control.value for control in made.values()] == list(ADVANCED)
+    assert all(control.label and control.info for control in made.values())
+
+
 @pytest.mark.parametrize(
     ("position", "value", "word"),
-    [(1, 9.0, "temperature"), (3, None, "Seed"), (4, 0, "max_new_tokens"), (11, "0 x1", "x1"),
+    [(12, -1, "top_k"), (15, None, "Presence"), (18, "7", "logit_bias"),
+     (1, 9.0, "temperature"), (3, None, "Seed"), (4, 0, "max_new_tokens"), (11, "0 x1", "x1"),
      (11, "0 11", "no parent")],
 )  # fmt: skip
 def test_wrong_settings_name_themselves(position: int, value: object, word: str) -> None:

@@ -15,7 +15,9 @@ from eagle_core.config import (
     LoadConfig,
     TreeConfig,
     from_mapping,
+    parse_logit_bias,
     parse_shape,
+    parse_stop,
 )
 from eagle_core.errors import ConfigError
 
@@ -66,8 +68,11 @@ def test_a_choice_must_be_one_of_them(kind: Any, values: dict[str, Any]) -> None
 
 
 def test_the_rule_follows_from_the_temperature() -> None:
-    assert GenerationConfig(temperature=0).rule == "greedy"
-    assert GenerationConfig(temperature=0.7).rule == "match"
+    assert GenerationConfig(temperature=0).acceptance == "greedy"
+    assert GenerationConfig(temperature=0, rule="sampling").acceptance == "greedy"
+    assert GenerationConfig(temperature=0.7).acceptance == "match"
+    assert GenerationConfig(temperature=0.7, rule="match").acceptance == "match"
+    assert GenerationConfig(temperature=0.7, rule="sampling").acceptance == "sampling"
 
 
 def test_an_unknown_key_is_an_error() -> None:
@@ -120,3 +125,29 @@ def test_a_shape_is_read_from_text(text, shape):
 def test_a_word_that_is_no_path_is_named():
     with pytest.raises(ConfigError, match=r"'0\.a'"):
         parse_shape("0 0.a")
+
+
+@pytest.mark.parametrize("bias", [{7: -5, 3: 2.5}, {"7": -5, "3": 2.5}, [(7, -5), (3, 2.5)]])
+def test_a_bias_is_kept_as_pairs_by_id(bias):
+    config = GenerationConfig(logit_bias=bias)
+    assert config.logit_bias == ((3, 2.5), (7, -5.0))
+    assert hash(config) == hash(from_mapping(GenerationConfig, {"logit_bias": bias}))
+    assert parse_logit_bias("7:-5, 3:2.5") == config.logit_bias
+
+
+@pytest.mark.parametrize(
+    "bias", [{-1: 0}, {1: 101}, {1: float("nan")}, {"a": 1}, [(1, 2, 3)], [(1, 2), (1, 3)], 5]
+)
+def test_a_wrong_bias_is_named(bias):
+    with pytest.raises(ConfigError, match="logit_bias"):
+        GenerationConfig(logit_bias=bias)
+
+
+def test_stop_strings_are_texts():
+    assert GenerationConfig(stop="END").stop == ("END",)
+    assert GenerationConfig(stop=["a", "b"]).stop == ("a", "b")
+    assert GenerationConfig(stop=None).stop == ()
+    for wrong in ([""], [3], ["a", None]):
+        with pytest.raises(ConfigError, match="stop"):
+            GenerationConfig(stop=wrong)
+    assert parse_stop(r"\n\tx\\n\q") == "\n\tx\\n\\q"

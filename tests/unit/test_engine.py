@@ -12,7 +12,15 @@ from eagle_core.cache import KVCache
 from eagle_core.config import GenerationConfig, TreeConfig
 from eagle_core.drafters.base import Budget, Drafter
 from eagle_core.drafters.none import NoDrafter
-from eagle_core.engine import PREFILL_CHUNK, cut_run, generate_tokens, never, step_budget
+from eagle_core.engine import (
+    PREFILL_CHUNK,
+    Cut,
+    cut_run,
+    generate_tokens,
+    never,
+    nowhere,
+    step_budget,
+)
 from eagle_core.errors import ConfigError, ContextOverflow, DraftError
 from eagle_core.events import Event, Finished, PrefillProgress, Started, StepDone
 from eagle_core.target import Target
@@ -44,6 +52,7 @@ def run(
     eos_ids: frozenset[int] = frozenset(),
     tree: TreeConfig | None = None,
     is_cancelled: Callable[[], bool] = never,
+    cut: Cut = nowhere,
     **settings: Any,
 ) -> list[Event]:
     """All events; the invariant is checked at every one."""
@@ -51,7 +60,7 @@ def run(
     config = GenerationConfig(**{"max_new_tokens": N_NEW} | settings)
     stream = generate_tokens(
         target, cache, drafter, prompt, config, tree or WIDE, eos_ids,
-        is_cancelled=is_cancelled,
+        is_cancelled=is_cancelled, cut=cut,
     )  # fmt: skip
     events, n_tokens = [], 0
     for event in stream:
@@ -128,6 +137,38 @@ def test_eos_anywhere_in_a_run_ends_the_answer(target, truth, index):
     emitted = [t for event in events if isinstance(event, StepDone) for t in event.tokens]
     assert len(emitted) == first + 1
     assert finished.stats.n_accepted == sum(token.origin == "draft" for token in emitted)
+
+
+class CutAfter:
+    """Ends the answer after so many tokens; remembers what it read."""
+
+    def __init__(self, n_tokens: int) -> None:
+        self.n_left, self.read = n_tokens, list[int]()
+
+    def __call__(self, run: Sequence[int]) -> int | None:
+        n_read = min(self.n_left, len(run))
+        self.read += run[:n_read]
+        self.n_left -= n_read
+        return n_read if self.n_left == 0 else None
+
+
+@pytest.mark.parametrize("n_tokens", range(1, 12))
+@pytest.mark.parametrize("make", [oracle, lambda truth: NoDrafter()], ids=["oracle", "none"])
+def test_a_cut_anywhere_in_a_run_is_made_before_the_commit(target, truth, n_tokens, make):
+    cut, cache, drafter = CutAfter(n_tokens), target.new_cache(), make(truth)
+    finished = finish(run(target, drafter, cache=cache, cut=cut))
+    assert finished.reason == "stop"
+    assert list(finished.token_ids) == truth[:n_tokens] == cut.read
+    assert finished.stats.n_tokens == n_tokens
+    assert cache.length == drafter.length == len(PROMPT) + n_tokens - 1
+
+
+def test_a_cut_reads_each_token_once_and_nothing_beyond_the_end(target, truth):
+    cut = CutAfter(1000)
+    finished = finish(run(target, oracle(truth), cut=cut, eos_ids=frozenset({truth[9]})))
+    assert finished.reason == "eos"
+    assert cut.read == list(finished.token_ids)
+    assert finish(run(target, oracle(truth), cut=CutAfter(8), max_new_tokens=8)).reason == "stop"
 
 
 @pytest.mark.parametrize("n_new", [1, 2, 3, 7, 8])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 
@@ -238,3 +239,61 @@ def test_changing_the_tree_between_turns_keeps_the_text(session):
         TreeConfig("chain"),
     ):
         assert finished(ask(session, "hello", DraftConfig("eagle", tree))).token_ids == expected
+
+
+def read(events):
+    """Text and last event of a stream."""
+    events = list(events)
+    return "".join(e.text for e in events if isinstance(e, TextDelta)), events[-1]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_a_stop_string_ends_text_and_tokens_alike_with_and_without_drafts(session, temperature):
+    whole = GenerationConfig(max_new_tokens=40, temperature=temperature, seed=3)
+    text, full = read(ask(session, "tell me", PLAIN, whole))
+    n_stopped = 0
+    for start in range(0, len(text) - 3, 5):
+        stop = text[start : start + 3]
+        generation = dataclasses.replace(whole, stop=("never this", stop))
+        found = {}
+        for name, draft in (("plain", PLAIN), ("eagle", EAGLE)):
+            found[name] = read(ask(session, "tell me", draft, generation))
+        (shown, last), (drafted, drafted_last) = found["plain"], found["eagle"]
+        assert shown == drafted == text[: text.index(stop)]
+        assert last.reason == drafted_last.reason == "stop"
+        assert last.token_ids == drafted_last.token_ids
+        assert last.token_ids == full.token_ids[: len(last.token_ids)]
+        assert last.stats.n_tokens == len(last.token_ids)
+        decoded = session.tokenizer.decode(last.token_ids, skip_special_tokens=True)
+        assert decoded.startswith(shown)
+        n_stopped += len(last.token_ids) < len(full.token_ids)
+    assert n_stopped > 3
+    assert read(ask(session, "tell me", EAGLE, whole))[0] == text
+
+
+def test_the_sampling_rule_reaches_the_drafter(session):
+    generation = GenerationConfig(max_new_tokens=30, temperature=1.0, rule="sampling", seed=2)
+    events = list(ask(session, "hello", EAGLE, generation))
+    assert events[0].rule == "sampling"
+    assert events[-1].stats.n_drafted > 0
+    again = list(ask(session, "hello", EAGLE, generation))
+    assert again[-1].token_ids == events[-1].token_ids
+
+
+def test_every_processor_leaves_plain_and_eagle_equal(session):
+    for temperature in (0.0, 0.8):
+        generation = GenerationConfig(
+            max_new_tokens=24, temperature=temperature, top_k=80, min_p=0.001, top_p=0.98,
+            repetition_penalty=1.2, presence_penalty=0.3, frequency_penalty=0.2,
+            logit_bias={5: 4.0}, min_new_tokens=12,
+        )  # fmt: skip
+        plain = finished(ask(session, "tell me", PLAIN, generation))
+        assert finished(ask(session, "tell me", EAGLE, generation)).token_ids == plain.token_ids
+        assert len(plain.token_ids) >= 12
+
+
+def test_a_bias_for_a_token_that_is_not_there_fails_with_a_hint(session):
+    generation = GenerationConfig(logit_bias={10**6: 1.0})
+    last = list(ask(session, "hello", PLAIN, generation))[-1]
+    assert isinstance(last, Failed)
+    assert (last.code, bool(last.hint)) == ("bad-config", True)

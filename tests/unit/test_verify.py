@@ -46,7 +46,7 @@ def test_both_batchings_agree(temperature):
     n_accepted = 0
     for position in range(200):
         logits = torch.randn(4, 12, generator=generator) * 2
-        noise = position_noise(config.seed, position, 3)
+        noise = module._Noise(position_noise(config.seed, position, 3), None)
         lazily = module._verify_lazily(TREE, logits, noise, config)
         assert module._verify_at_once(TREE, logits, noise, config) == lazily
         n_accepted += len(lazily.path)
@@ -88,7 +88,7 @@ def test_all_rows_at_once_equal_one_by_one_under_a_loose_depth_bound(temperature
     generator = torch.Generator().manual_seed(1)
     logits = torch.randn(TREE.n_nodes, 20, generator=generator)
     loose = DraftTree(TREE.tokens, TREE.parents, 9)
-    noise = position_noise(3, 5, 10)
+    noise = module._Noise(position_noise(3, 5, 10), None)
     found = module._verify_at_once(loose, logits, noise, config)
     wanted = module._verify_lazily(TREE, logits, noise, config)
     assert (found.path, found.run, found.depth) == (wanted.path, wanted.run, wanted.depth)
