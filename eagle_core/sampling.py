@@ -17,9 +17,12 @@ from transformers import MinPLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from eagle_core.config import GenerationConfig
 from eagle_core.errors import ModelError
+from eagle_core.kernels.ops import has_kernels
+from eagle_core.kernels.ops import race as kernel_race
 
 _MASK_64 = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15  # 2**64 / golden ratio: consecutive counters land far apart
+MOST_LIKELY = 1024  # tokens that are looked at before the whole vocabulary is sorted
 _NOISE_BITS = 24  # what float32 holds exactly: no rounding can turn a number below 1 into 1
 # Whose numbers: "draft" draws candidates, "accept" decides on them. Neither knows the other's.
 _STREAMS = {"draft": 0xA0761D6478BD642F, "accept": 0xE7037ED1A0B428DB}
@@ -111,12 +114,44 @@ def choose(logits: Tensor, noise: Tensor, config: GenerationConfig) -> tuple[Ten
         scores = logits.float()
         chosen = scores.gather(1, tokens.unsqueeze(1)).squeeze(1)  # [R]
         return tokens, (chosen - scores.logsumexp(dim=-1)).exp()
+    likely = _likely_tokens(logits, config)
+    if likely is not None:
+        ids, probabilities = likely  # [R, K] each
+        places = race(probabilities, noise, ids).unsqueeze(1)  # [R, 1]
+        return ids.gather(1, places).squeeze(1), probabilities.gather(1, places).squeeze(1)
     probabilities = to_probabilities(logits, config)
     tokens = race(probabilities, noise)
     return tokens, probabilities.gather(1, tokens.unsqueeze(1)).squeeze(1)
 
 
-def race(probabilities: Tensor, noise: Tensor) -> Tensor:
+def _likely_tokens(logits: Tensor, config: GenerationConfig) -> tuple[Tensor, Tensor] | None:
+    """The tokens that top-k, top-p and min-p leave, found without sorting the vocabulary.
+
+    Returns: ids [R, K] i64 and their probabilities [R, K] f32, 0 for those that are left out; None where all
+        tokens stay, where more than K may, or where looking would wait for a device.
+    """
+    has_cut = config.top_k > 0 or config.top_p < 1 or config.min_p > 0
+    n_likely = min(config.top_k or MOST_LIKELY, MOST_LIKELY)
+    if not has_cut or config.top_k > MOST_LIKELY or logits.device.type != "cpu":
+        return None
+    if n_likely >= logits.shape[1]:
+        return None
+    scores = logits.float()
+    scores = (scores - scores.amax(dim=-1, keepdim=True)) / config.temperature
+    best = scores.topk(n_likely, dim=-1)  # [R, K]
+    everything = best.values if config.top_k > 0 else scores
+    shares = (best.values - everything.logsumexp(dim=-1, keepdim=True)).exp()  # [R, K]
+    is_kept = torch.ones_like(shares, dtype=torch.bool)
+    if config.top_p < 1:
+        is_kept = shares.cumsum(dim=-1) - shares < config.top_p
+    if config.min_p > 0:
+        is_kept &= shares >= config.min_p * shares[:, :1]
+    if config.top_k == 0 and bool(is_kept[:, -1].any()):
+        return None
+    return best.indices, best.values.masked_fill(~is_kept, -math.inf).softmax(dim=-1)
+
+
+def race(probabilities: Tensor, noise: Tensor, tokens: Tensor | None = None) -> Tensor:
     """Draw from each row by an exponential race: token i arrives at time E_i / p_i, the first one wins.
 
     That is an exact draw (the Gumbel-max trick in other words), and it is robust: when rounding moves the
@@ -127,15 +162,22 @@ def race(probabilities: Tensor, noise: Tensor) -> Tensor:
     Args:
         probabilities: [R, V] f32.
         noise: [R] f32 in [0, 1), multiples of 2**-24; the key from which a row's E_i are hashed.
-    Returns: [R] i64, never a token of probability 0.
+        tokens: [R, V] i64, the tokens that the columns stand for; None: in order.
+    Returns: [R] i64, columns; never one of probability 0.
     """
-    return (probabilities / _arrivals(probabilities, noise)).argmax(dim=-1)
+    is_plain = probabilities.dtype == torch.float32 and probabilities.device.type == "cpu"
+    if tokens is None and is_plain and has_kernels():
+        keys = ((noise.double() * 2.0**_NOISE_BITS).long() + 1).tolist()
+        rows = zip(probabilities.contiguous(), keys, strict=True)
+        return torch.tensor([kernel_race(row, key) for row, key in rows], dtype=torch.long)
+    return (probabilities / _arrivals(probabilities, noise, tokens)).argmax(dim=-1)
 
 
-def _arrivals(probabilities: Tensor, noise: Tensor) -> Tensor:
+def _arrivals(probabilities: Tensor, noise: Tensor, tokens: Tensor | None = None) -> Tensor:
     """Exponential numbers E_i for every token of every row, [R, V] f32, hashed from the rows' noise."""
     keys = (noise.double() * 2.0**_NOISE_BITS).long().unsqueeze(1) + 1  # [R, 1]
-    tokens = torch.arange(probabilities.shape[1], device=probabilities.device)  # [V]
+    if tokens is None:
+        tokens = torch.arange(probabilities.shape[1], device=probabilities.device)  # [V]
     hashed = _mix_tensor((keys << 32) + tokens)  # [R, V] i64
     uniform = (
         (hashed & 0xFFFFFFFF).float() + 0.5

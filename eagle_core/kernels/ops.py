@@ -40,6 +40,8 @@ def _library() -> ctypes.CDLL:
     for name, types in _SIGNATURES.items():
         function = getattr(library, name)
         function.argtypes, function.restype = list(types), None
+    library.eagle_race.argtypes = [_pointer, _int64, _int64]
+    library.eagle_race.restype = _int64
     library.eagle_can_attend.argtypes = [_int64]
     library.eagle_can_attend.restype = ctypes.c_int
     return library
@@ -127,6 +129,12 @@ def rms_norm(inputs: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     return out
 
 
+def race(probabilities: Tensor, key: int) -> int:
+    """Winner of an exponential race over [V] f32; see :func:`eagle_core.sampling.race`."""
+    winner: int = _library().eagle_race(probabilities.data_ptr(), probabilities.shape[0], key)
+    return winner
+
+
 @lru_cache(maxsize=64)
 def can_attend(head_dim: int) -> bool:
     """Whether the attention kernel knows this head size."""
@@ -175,6 +183,7 @@ __all__ = [
     "has_kernels",
     "interleaved",
     "linear",
+    "race",
     "rms_norm",
     "run_program",
 ]

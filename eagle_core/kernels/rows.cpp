@@ -25,6 +25,7 @@ constexpr int kRows = 3;
 #endif
 
 typedef float Floats __attribute__((vector_size(64), aligned(4), may_alias));
+typedef int32_t Signed __attribute__((vector_size(64), aligned(4), may_alias));
 typedef uint32_t Words __attribute__((vector_size(64), aligned(4), may_alias));
 
 inline Floats load(const float* from) { return *reinterpret_cast<const Floats*>(from); }
@@ -256,6 +257,62 @@ struct Rows {
   }
 };
 
+// Natural logarithm of positive numbers, to about 2 units in the last place.
+inline Floats logarithm(Floats x) {
+  const Words bits = (Words)x;
+  Words exponent = (bits >> 23) - 126;
+  Floats m = (Floats)((bits & 0x007fffffu) | 0x3f000000u);  // [0.5, 1)
+  const auto is_small = m < (Floats{} + 0.707106781f);
+  m = is_small ? m + m : m;
+  exponent = is_small ? exponent - 1 : exponent;
+  const Floats r = m - 1.0f;
+  Floats p = Floats{} + 7.0376836292e-2f;
+  p = p * r - 1.1514610310e-1f;
+  p = p * r + 1.1676998740e-1f;
+  p = p * r - 1.2420140846e-1f;
+  p = p * r + 1.4249322787e-1f;
+  p = p * r - 1.6668057665e-1f;
+  p = p * r + 2.0000714765e-1f;
+  p = p * r - 2.4999993993e-1f;
+  p = p * r + 3.3333331174e-1f;
+  const Floats n = __builtin_convertvector((Signed)exponent, Floats);
+  Floats y = p * r * (r * r) + n * -2.12194440e-4f - 0.5f * (r * r);
+  return r + y + n * 0.693359375f;
+}
+
+inline uint64_t mix(uint64_t value) {
+  value *= 0x9E3779B97F4A7C15u;
+  value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9u;
+  value = (value ^ (value >> 27)) * 0x94D049BB133111EBu;
+  return value ^ (value >> 31);
+}
+
+// The token that arrives first in an exponential race; token i's time is hashed from (key << 32) + i.
+int64_t race(const float* probabilities, int64_t n, uint64_t key) {
+  float best = -1.0f;
+  int64_t winner = 0;
+  for (int64_t i = 0; i < n; i += kHalf) {
+    const int64_t count = n - i < kHalf ? n - i : kHalf;
+    uint32_t hashed[kHalf];
+#pragma GCC ivdep
+    for (int j = 0; j < kHalf; ++j)
+      hashed[j] = static_cast<uint32_t>(mix((key << 32) + static_cast<uint64_t>(i + j)));
+    float p[kHalf] = {}, low[kHalf], high[kHalf];
+    for (int64_t j = 0; j < count; ++j) p[j] = probabilities[i + j];
+    for (int j = 0; j < kHalf; ++j) {
+      low[j] = (static_cast<float>(hashed[j]) + 0.5f) * 0x1p-32f;    // u
+      high[j] = (static_cast<float>(~hashed[j]) + 0.5f) * 0x1p-32f;  // 1 - u, exact where it is small
+    }
+    const Floats u = load(low), rest = load(high), v = 1.0f - u;
+    const Floats near = v == (Floats{} + 1.0f) ? u : logarithm(v) * u / (v - 1.0f);
+    const Floats time = u < (Floats{} + 0.5f) ? near : Floats{} - logarithm(rest);
+    const Floats speed = load(p) / time;
+    for (int64_t j = 0; j < count; ++j)
+      if (speed[j] > best) best = speed[j], winner = i + j;
+  }
+  return winner;
+}
+
 // Scores of 16 keys, the first ``count`` of them real.
 template <int V, class KeyOf>
 inline Floats score(const Floats query[V], int64_t count, KeyOf&& key_of) {
@@ -435,6 +492,10 @@ void eagle_gated_mlp(int is_bfloat16, const void* gate_up, const void* down, con
 void eagle_rms_norm(const float* x, const float* weight, float* out, int64_t n_rows, int64_t n,
                     float epsilon) {
   rms_norm(x, weight, out, n_rows, n, epsilon);
+}
+
+int64_t eagle_race(const float* probabilities, int64_t n, int64_t key) {
+  return race(probabilities, n, static_cast<uint64_t>(key));
 }
 
 int eagle_can_attend(int64_t head_dim) { return attend_for(head_dim) != nullptr; }
