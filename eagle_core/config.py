@@ -256,7 +256,7 @@ class TreeConfig:
         "Static tree as ranks from the root, for example 0 1 00 01; none: the paper's Figure 9 tree.",
     )
     lookup: int = setting(
-        0, "Further nodes for text that stood here before (prompt lookup); 0: none.", min=0, max=64
+        10, "Further nodes for text that stood here before (prompt lookup); 0: none.", min=0, max=64
     )
 
     def __post_init__(self) -> None:

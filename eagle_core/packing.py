@@ -12,6 +12,8 @@ Measured on 2 AVX-512 cores, all linear layers of the default model but the LM h
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -19,11 +21,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eagle_core.kernels import ops
+from eagle_core.kernels.attention import NAME as ROWS_ATTENTION
+from eagle_core.kernels.attention import set_attention
 
 logger = logging.getLogger(__name__)
 
 PACKED_FOR_ROWS = 16  # what MKL's packing is tuned to; other counts work as well
 MOST_ROWS = 64  # beyond, the ordinary product is as fast as MKL's packed one
+PLAIN = "plain_module"  # under this name a faster module remembers the one it replaces
 TOLERANCE = 1e-4  # relative to the largest value; float32 in another order of summation: 1e-6
 
 
@@ -147,9 +152,36 @@ def _swap_children(parent: nn.Module, uses_kernels: bool) -> int:
         if swapped is child:
             n_swapped += _swap_children(child, uses_kernels)
         else:
-            setattr(parent, name, swapped)
+            _swap(parent, name, swapped)
             n_swapped += 1
     return n_swapped
+
+
+def _swap(parent: nn.Module, name: str, faster: nn.Module) -> None:
+    """Put ``faster`` in a module's place; the module is remembered, but is no child any more."""
+    faster.__dict__[PLAIN] = getattr(parent, name)
+    setattr(parent, name, faster)
+
+
+@contextmanager
+def plain_layers(model: nn.Module) -> Iterator[None]:
+    """The model as transformers made it, for a while: its own layers and its own attention."""
+    swapped = [
+        (parent, name, child)
+        for parent in model.modules()
+        for name, child in parent.named_children()
+        if PLAIN in child.__dict__
+    ]
+    for parent, name, child in swapped:
+        setattr(parent, name, child.__dict__[PLAIN])
+    configs = set_attention(model, ROWS_ATTENTION, "sdpa")
+    try:
+        yield
+    finally:
+        for config in configs:
+            config._attn_implementation = ROWS_ATTENTION
+        for parent, name, child in swapped:
+            setattr(parent, name, child)
 
 
 def packed_if_faster(linear: nn.Linear) -> nn.Module:
@@ -195,7 +227,7 @@ def _join_projections(parent: nn.Module) -> int:
     ):
         return 0
     for name, part in zip(names, parts, strict=True):
-        setattr(parent, name, part)
+        _swap(parent, name, part)
     return len(parts)
 
 
@@ -265,4 +297,5 @@ __all__ = [
     "can_pack",
     "pack_layers",
     "packed_if_faster",
+    "plain_layers",
 ]

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
-    from eagle_core.session import Session
+    from eagle_core.packing import plain_layers
+from eagle_core.session import Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +130,7 @@ class TokenClock:
 
 
 class TransformersMethod:
-    """``generate`` of transformers with its own cache: the baseline that others measure against."""
+    """``generate`` of transformers with its own cache and its own layers: what others measure against."""
 
     name = "transformers"
 
@@ -163,7 +164,8 @@ class TransformersMethod:
             raise RequestFailed("context-overflow", "the prompt leaves no room in the context", "")
         settings = self._settings(generation, min(generation.max_new_tokens, room))
         devices = [self._model.device] if self._model.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices), torch.inference_mode():
+        own_layers = plain_layers(self._model)
+        with own_layers, torch.random.fork_rng(devices=devices), torch.inference_mode():
             torch.manual_seed(generation.seed)
             clock = TokenClock(time.perf_counter())
             ids = torch.tensor([list(prompt_ids)], device=self._model.device)  # [1, T]

@@ -75,14 +75,19 @@ def use_rows_attention(model: nn.Module) -> bool:
     weight = next(model.parameters())
     if not ops.has_kernels() or weight.dtype != torch.float32 or weight.device.type != "cpu":
         return False
+    return bool(set_attention(model, "sdpa", NAME))
+
+
+def set_attention(model: nn.Module, old: str, new: str) -> list[Any]:
+    """Change the attention of all modules that use ``old``; returns the configs that were changed."""
     configs = {id(c): c for module in model.modules() if (c := getattr(module, "config", None))}
-    found = [c for c in configs.values() if getattr(c, "_attn_implementation", None) == "sdpa"]
+    found = [c for c in configs.values() if getattr(c, "_attn_implementation", None) == old]
     for config in found:
-        config._attn_implementation = NAME
-    return bool(found)
+        config._attn_implementation = new
+    return found
 
 
 AttentionInterface.register(NAME, rows_attention)
 AttentionMaskInterface.register(NAME, sdpa_mask)
 
-__all__ = ["NAME", "rows_attention", "use_rows_attention"]
+__all__ = ["NAME", "rows_attention", "set_attention", "use_rows_attention"]

@@ -35,7 +35,8 @@ TREE = TreeConfig()
 # Top-k, min-p, three penalties, shortest answer, biases, stop strings, rule, replacement.
 ADVANCED = (0, 0.0, 1.0, 0.0, 0.0, 0, "", "", "auto", False)
 DEFAULTS = (
-    True, 0.0, 1.0, 0, 512, "", TREE.policy, TREE.depth, TREE.branching, TREE.size, TREE.lookup, "", *ADVANCED,
+    True, 0.0, 1.0, 0, 512, "", TREE.policy, TREE.depth, TREE.branching, TREE.size, TREE.lookup, "",
+    *ADVANCED,
 )  # fmt: skip
 
 

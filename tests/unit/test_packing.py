@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from eagle_core.kernels import ops
+from eagle_core.kernels.attention import use_rows_attention
 from eagle_core.packing import (
     MOST_ROWS,
     JointLinear,
@@ -16,6 +17,7 @@ from eagle_core.packing import (
     RowRmsNorm,
     can_pack,
     pack_layers,
+    plain_layers,
 )
 from eagle_core.testing import tiny_model
 
@@ -107,3 +109,22 @@ def test_joint_projections_take_their_product_once_and_hold_nothing_back():
 
 def test_other_precisions_are_left_alone():
     assert pack_layers(tiny_model("llama", dtype=torch.bfloat16)) == 0
+
+
+@needs_kernels
+def test_a_model_can_be_plain_again_for_a_while():
+    plain, fast = (tiny_model("llama", hidden_size=64).requires_grad_(False) for _ in range(2))
+    kinds = [type(module) for module in plain.modules()]
+    pack_layers(fast)
+    use_rows_attention(fast)
+    names = set(fast.state_dict())
+    ids = torch.arange(20)[None]
+    with torch.no_grad():
+        before = fast(ids).logits
+        with plain_layers(fast):
+            assert [type(module) for module in fast.modules()] == kinds
+            assert fast.config._attn_implementation == "sdpa"
+            assert torch.equal(fast(ids).logits, plain(ids).logits)
+        assert fast.config._attn_implementation == "eagle_rows"
+        assert torch.equal(fast(ids).logits, before)
+    assert set(fast.state_dict()) == names == set(plain.state_dict())
