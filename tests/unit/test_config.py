@@ -96,11 +96,14 @@ def test_shapes_that_are_no_tree(shape: Any) -> None:
 
 
 def test_a_static_tree_is_as_large_as_its_shape() -> None:
-    assert (TreeConfig("static").max_nodes, TreeConfig("static").max_depth) == (25, 5)
-    assert TreeConfig("static", shape=((0,), (0, 0))).max_nodes == 2
+    assert (TreeConfig("static").head_nodes, TreeConfig("static").head_depth) == (25, 5)
+    assert TreeConfig("static", shape=((0,), (0, 0))).head_nodes == 2
     assert TreeConfig("chain", depth=3).paths == ((0,), (0, 0), (0, 0, 0))
-    assert TreeConfig("chain", depth=8, size=2).max_nodes == 2
-    assert TreeConfig("dynamic", size=9, depth=3).max_nodes == 9
+    assert TreeConfig("chain", depth=8, size=2).head_nodes == 2
+    assert TreeConfig("dynamic", size=9, depth=3).head_nodes == 9
+    looked_up = TreeConfig("dynamic", size=9, depth=3, lookup=5)
+    assert (looked_up.max_nodes, looked_up.max_depth) == (14, 5)
+    assert TreeConfig(depth=9, lookup=0).max_depth == 9
     assert TreeConfig("dynamic").paths is None
 
 

@@ -327,12 +327,13 @@ def test_broken_drafters_are_named(target):
 
 
 def test_budget():
-    tree = TreeConfig(depth=5, size=24)
+    tree = TreeConfig(depth=5, size=24, lookup=0)
     assert step_budget(tree, n_left=100, room=100) == Budget(24, 5)
     assert step_budget(tree, n_left=3, room=100) == Budget(24, 2)
     assert step_budget(tree, n_left=100, room=10) == Budget(9, 5)
     assert step_budget(tree, n_left=100, room=3) == Budget(2, 2)
     assert step_budget(tree, n_left=1, room=100) == Budget(0, 0)
+    assert step_budget(TreeConfig(depth=5, size=24, lookup=8), 100, 100) == Budget(32, 8)
     assert step_budget(tree, n_left=100, room=1) == Budget(0, 0)
 
 
