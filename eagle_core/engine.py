@@ -3,7 +3,8 @@
 Plain decoding is the same loop with a drafter that proposes nothing. Token ids only, no text.
 Invariant whenever a generator yields, ends or is closed: both caches hold all tokens but the last,
 the pending one: ``cache.length == drafter.length == len(tokens) - 1``. Before the first token they
-hold the part of the prompt that was read.
+hold the part of the prompt that was read. A drafter that failed to commit was switched off and is empty
+instead; whatever a drafter does, the text is the same (``guard``).
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ from eagle_core.events import (
     Event,
     Finished,
     FinishReason,
+    Notice,
     PrefillProgress,
     Started,
     StepDone,
     TokenOut,
     TreeView,
 )
+from eagle_core.guard import GuardedDrafter
 from eagle_core.sampling import check_finite, choose, position_noise
 from eagle_core.stats import StatsBuilder
 from eagle_core.target import Target
@@ -122,7 +125,7 @@ def cut_run(run: Sequence[int], n_left: int, eos_ids: frozenset[int]) -> int:
 def step(
     target: Target,
     cache: KVCache,
-    drafter: Drafter,
+    drafter: GuardedDrafter,
     pending: int,
     budget: Budget,
     config: GenerationConfig,
@@ -134,22 +137,22 @@ def step(
     Args:
         pending: the last token decided, at position cache.length.
         n_left: tokens that may still be emitted; the run is cut there, or after an end-of-text token.
-    Raises: DraftError when the drafter breaks its contract.
     """
     clock = _Clock(target.device)
     started = clock()
-    tree = drafter.propose(torch.tensor(pending, device=target.device), budget)
-    _check_budget(tree, budget)
+    tree = drafter.propose(pending, budget, target.device)
     drafted = clock()
     output = target.forward_tree(tree, cache)
     evaluated = clock()
-    verdict = verify(tree, output.logits, cache.length + 1, config)
-    if verdict.tokens[0] != pending:
-        raise DraftError(
-            "the tree does not start at the pending token",
-            expected=str(pending),
-            got=str(verdict.tokens[0]),
-        )
+    try:
+        verdict = verify(tree, output.logits, cache.length + 1, config)
+        if target.device.type != "cpu":  # there the guard could not look before the forward
+            drafter.check(list(verdict.tokens), list(verdict.parents), pending, budget.max_depth)
+    except DraftError as error:
+        drafter.blame(error)
+        tree = DraftTree.single(torch.tensor(pending, device=target.device))
+        output = target.forward_tree(tree, cache)
+        verdict = verify(tree, output.logits, cache.length + 1, config)
     n_kept = cut_run(verdict.run, n_left, eos_ids)
     verified = clock()
     _commit(target, cache, drafter, output.features, verdict, n_kept)
@@ -165,19 +168,10 @@ def step(
     )
 
 
-def _check_budget(tree: DraftTree, budget: Budget) -> None:
-    if tree.n_nodes - 1 > budget.max_nodes or tree.max_depth > budget.max_depth:
-        raise DraftError(
-            "the drafter's tree is over its budget",
-            expected=f"at most {budget.max_nodes} nodes and depth {budget.max_depth}",
-            got=f"{tree.n_nodes - 1} nodes and depth {tree.max_depth}",
-        )
-
-
 def _commit(
     target: Target,
     cache: KVCache,
-    drafter: Drafter,
+    drafter: GuardedDrafter,
     features: Tensor,
     verdict: Verdict,
     n_kept: int,
@@ -199,16 +193,15 @@ def _commit(
     cache.keep(rows)
     try:
         drafter.commit(ids[:-1], kept_features, ids[-1])
-    except BaseException:
+    except BaseException:  # an interrupt; what a drafter raises ends in the guard
         _level(cache, drafter, length)
         raise
 
 
-def _level(cache: KVCache, drafter: Drafter, length: int) -> None:
+def _level(cache: KVCache, drafter: GuardedDrafter, length: int) -> None:
     """Put both caches back to a length that they had in common."""
     cache.rewind(length)
-    if drafter.length > length:
-        drafter.rewind(length)
+    drafter.rewind(length)
 
 
 def generate_tokens(
@@ -222,18 +215,19 @@ def generate_tokens(
     *,
     is_cancelled: Callable[[], bool] = never,
 ) -> Iterator[Event]:
-    """Answer a prompt: Started, PrefillProgress*, StepDone*, Finished.
+    """Answer a prompt: Started, PrefillProgress*, StepDone*, Finished; one Notice if the drafter fails.
 
     Args:
         cache, drafter: may hold a prefix of ``prompt_ids``, the same number of tokens each and at
             most len(prompt_ids) - 1; it is not read again. Both hold prompt and answer but the last
-            token afterwards.
+            token afterwards; a drafter that failed to commit is empty.
         eos_ids: tokens that end the answer; the one that does is its last token.
-    Raises: ContextOverflow when the prompt leaves no room; ConfigError when it is empty; DraftError.
+    Raises: ContextOverflow when the prompt leaves no room; ConfigError when it is empty.
     """
     limit = min(target.context_length, cache.capacity)
     _check_prompt(prompt_ids, cache, drafter, limit)
-    request = _Request(target, cache, drafter, config, tree, eos_ids, limit)
+    guarded = GuardedDrafter(drafter, target.vocab_size)
+    request = _Request(target, cache, guarded, config, tree, eos_ids, limit)
     yield Started(
         n_prompt_tokens=len(prompt_ids),
         n_cached_tokens=cache.length,
@@ -244,11 +238,13 @@ def generate_tokens(
     )
     for done in request.prefill(prompt_ids, is_cancelled):
         yield PrefillProgress(done, len(prompt_ids))
+        yield from _problem(guarded)
     reason: FinishReason = "cancelled"
     if cache.length == len(prompt_ids):
         yield request.first_token()
         while not (found := request.finish_reason()) and not is_cancelled():
             yield request.next_step()
+            yield from _problem(guarded)
         reason = found or "cancelled"
     yield Finished(
         reason=reason,
@@ -256,6 +252,12 @@ def generate_tokens(
         token_ids=tuple(request.token_ids),
         stats=request.stats.build(request.elapsed_s()),
     )
+
+
+def _problem(drafter: GuardedDrafter) -> Iterator[Notice]:
+    """The one notice about a drafter that failed."""
+    if (problem := drafter.take_problem()) is not None:
+        yield Notice("warning", problem)
 
 
 def _check_prompt(prompt_ids: Sequence[int], cache: KVCache, drafter: Drafter, limit: int) -> None:
@@ -281,7 +283,7 @@ class _Request:
         self,
         target: Target,
         cache: KVCache,
-        drafter: Drafter,
+        drafter: GuardedDrafter,
         config: GenerationConfig,
         tree: TreeConfig,
         eos_ids: frozenset[int],
@@ -329,7 +331,8 @@ class _Request:
         try:
             output = self._target.prefill_chunk(ids[length:end], self._cache)
             next_token = ids[end] if end < ids.shape[0] else self._choose_first(output.logits, end)
-            self._drafter.commit(ids[length:end], output.features, next_token)
+            # Copies: what a drafter does to its arguments must not reach the prompt.
+            self._drafter.commit(ids[length:end].clone(), output.features, next_token.clone())
         except BaseException:
             _level(self._cache, self._drafter, length)
             raise
