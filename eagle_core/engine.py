@@ -226,7 +226,7 @@ def generate_tokens(
     """
     limit = min(target.context_length, cache.capacity)
     _check_prompt(prompt_ids, cache, drafter, limit)
-    guarded = GuardedDrafter(drafter, target.vocab_size)
+    guarded = GuardedDrafter(drafter, target.vocab_size, chains_only=target.chains_only)
     request = _Request(target, cache, guarded, config, tree, eos_ids, limit)
     yield Started(
         n_prompt_tokens=len(prompt_ids),

@@ -2,8 +2,8 @@
 
 A proposal is rebuilt from its tokens and parents alone: the attention mask and the depths are computed here,
 never taken from the drafter. On the host everything about a tree is checked before the target sees it.
-Elsewhere that would cost a wait for the device; there a bad node is marked in the tree, without waiting, so that
-it can do no harm in the forward, and is found with the one transfer that the verdict needs.
+Elsewhere that would cost a wait for the device; there a bad node is marked in the tree, without waiting, so
+that it can do no harm in the forward, and is found with the one transfer that the verdict needs.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -111,9 +112,7 @@ class GuardedDrafter:
         except Exception:
             logger.exception("the drafter could not be reset")
 
-    def _checked(
-        self, tree: DraftTree, pending: int, budget: Budget, device: torch.device
-    ) -> DraftTree:
+    def _checked(self, tree: Any, pending: int, budget: Budget, device: torch.device) -> DraftTree:
         """The tree with a mask and depths of our own.
 
         Raises: DraftError naming what is wrong, as far as that can be known without waiting for a device.

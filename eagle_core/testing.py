@@ -12,18 +12,28 @@ from typing import Any, Literal, cast, get_args
 import torch
 from torch import Tensor
 from transformers import (
+    BloomConfig,
+    BloomForCausalLM,
+    FalconConfig,
+    FalconForCausalLM,
     Gemma2Config,
     Gemma2ForCausalLM,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
+    GPT2Config,
+    GPT2LMHeadModel,
     GPTNeoXConfig,
     GPTNeoXForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    MambaConfig,
+    MambaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
     MixtralConfig,
     MixtralForCausalLM,
+    Olmo2Config,
+    Olmo2ForCausalLM,
     Phi3Config,
     Phi3ForCausalLM,
     PreTrainedModel,
@@ -39,9 +49,14 @@ from eagle_core.target import Target
 from eagle_core.tree import DraftTree
 
 Kind = Literal[
-    "llama", "qwen2", "qwen3", "mistral", "gemma2", "gemma3", "mixtral", "gpt_neox", "phi3"
-]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+    "llama", "qwen2", "qwen3", "mistral", "gemma2", "gemma3", "mixtral", "gpt_neox", "phi3", "olmo2",
+    "falcon", "gpt2", "bloom", "mamba",
+]  # fmt: skip
+ALL_KINDS: tuple[Kind, ...] = get_args(Kind)
+# Those that check any tree: bloom takes single paths only, mamba none.
+KINDS: tuple[Kind, ...] = tuple(kind for kind in ALL_KINDS if kind not in ("bloom", "mamba"))
+TIED_KINDS = ("gemma2", "gemma3", "falcon", "gpt2", "bloom", "mamba")  # by default
+EAGER_KINDS = ("gemma2", "bloom")  # their classes know no sdpa
 EOS_ID = 256
 VOCABULARY_SIZE = 260  # 256 bytes, end of text, three spare
 
@@ -55,6 +70,11 @@ _CLASSES: dict[Kind, tuple[type[Any], type[PreTrainedModel]]] = {
     "mixtral": (MixtralConfig, MixtralForCausalLM),
     "gpt_neox": (GPTNeoXConfig, GPTNeoXForCausalLM),
     "phi3": (Phi3Config, Phi3ForCausalLM),
+    "olmo2": (Olmo2Config, Olmo2ForCausalLM),
+    "falcon": (FalconConfig, FalconForCausalLM),
+    "gpt2": (GPT2Config, GPT2LMHeadModel),
+    "bloom": (BloomConfig, BloomForCausalLM),
+    "mamba": (MambaConfig, MambaForCausalLM),
 }
 
 
@@ -87,8 +107,12 @@ def tiny_model(
         "eos_token_id": EOS_ID,
         "bos_token_id": None,
         "pad_token_id": None,
-        "attn_implementation": attention or ("eager" if kind == "gemma2" else "sdpa"),
+        "attn_implementation": attention or ("eager" if kind in EAGER_KINDS else "sdpa"),
     }
+    if kind == "mamba":
+        del settings["attn_implementation"]
+    if kind in TIED_KINDS:
+        settings["tie_word_embeddings"] = False  # random tied weights say the same token for ever
     settings |= _family_settings(kind, window, hidden_size // 4)
     config_class, model_class = _CLASSES[kind]
     with torch.random.fork_rng(devices=[]):
@@ -102,8 +126,14 @@ def tiny_model(
 
 def _family_settings(kind: Kind, window: int | None, head_dim: int) -> dict[str, Any]:
     """What a family needs beyond the common shapes."""
-    if kind == "gpt_neox":
+    if kind in ("gpt_neox", "bloom"):
         return {}
+    if kind == "gpt2":
+        return {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    if kind == "mamba":
+        return {"state_size": 8, "use_mambapy": False}
+    if kind == "falcon":
+        return {"multi_query": True, "parallel_attn": True, "alibi": False}
     settings: dict[str, Any] = {"num_key_value_heads": 2}
     if kind in ("qwen3", "gemma2", "gemma3"):
         settings["head_dim"] = head_dim
@@ -273,6 +303,7 @@ class OverBudgetDrafter(NoDrafter):
 
 
 __all__ = [
+    "ALL_KINDS",
     "EOS_ID",
     "KINDS",
     "VOCABULARY_SIZE",

@@ -26,12 +26,12 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("drafters.base", "verify", "cache", "convert_gguf", "hub", "packing"),
     ("target", "default_model"),
     ("heads", "sources"),
-    ("drafters", "guard"),
+    ("drafters", "guard", "selftest"),
     ("engine",),
     ("testing", "text", "loading_head"),
     ("loading",),
     ("session",),
-    ("bench", "train"),
+    ("bench", "train", "certificate"),
     ("ui", "server", "cli", "__main__"),
 )
 SAME_LAYER = {("cli", "ui"), ("cli", "server"), ("__main__", "cli")}
