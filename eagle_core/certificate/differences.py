@@ -15,7 +15,7 @@ class Difference:
     """The first token that two answers do not share; None for an answer that ended before it.
 
     ``gap`` is the plain token's logit minus the drafted one's, ``gap_float32`` the same in float32; None
-    where it is not known. ``spread`` is the standard deviation of the logits: what a gap is to be measured by.
+    where it is not known. ``spread`` is the standard deviation of the logits: what a gap is measured by.
     """
 
     index: int
