@@ -11,7 +11,7 @@ and 8 to 4, 5 and 6 and sets the length to 7.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -119,6 +119,16 @@ class KVCache(Cache):
         self._length = 0
 
     @property
+    def states(self) -> Cache:
+        """What the model's forward takes."""
+        return self
+
+    @property
+    def can_rewind(self) -> bool:
+        """Whether single rows can be taken back."""
+        return True
+
+    @property
     def length(self) -> int:
         """Committed rows."""
         return self._length
@@ -177,4 +187,49 @@ class KVCache(Cache):
             layer.length = length
 
 
-__all__ = ["KVCache", "PreallocatedLayer"]
+class StateCache(KVCache):
+    """transformers' own cache of a model with recurrent state: it only ever goes forward.
+
+    There is nothing to take back one by one: a rewind to any other length, or after a forward that was not
+    committed, forgets everything.
+
+    Args: make: an empty cache of transformers for the model.
+    """
+
+    def __init__(self, make: Callable[[], Cache], capacity: int) -> None:
+        super().__init__(0, capacity)
+        self._make, self._states, self._n_written = make, make(), 0
+
+    @property
+    def states(self) -> Cache:
+        """What the model's forward takes; whoever asks for it is about to write one row or more."""
+        self._n_written = -1
+        return self._states
+
+    @property
+    def can_rewind(self) -> bool:
+        """Never."""
+        return False
+
+    def keep(self, path: Sequence[int]) -> None:
+        """Commit the row that the last forward wrote."""
+        assert tuple(path) == (0,), "a state cannot choose among rows"
+        self.advance(1)
+
+    def advance(self, n_rows: int) -> None:
+        """Commit the rows that the last forward wrote: all of them."""
+        self._n_written = 0
+        super().advance(n_rows)
+
+    def rewind(self, length: int) -> None:
+        """Stay at ``length`` if that is where the state is; else forget everything."""
+        if length != self.length or self._n_written:
+            self.reset()
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self._states, self._n_written = self._make(), 0
+        super().reset()
+
+
+__all__ = ["KVCache", "PreallocatedLayer", "StateCache"]

@@ -3,7 +3,8 @@
 Plain decoding is the same loop with a drafter that proposes nothing. Token ids only, no text.
 Invariant whenever a generator yields, ends or is closed: both caches hold all tokens but the last,
 the pending one: ``cache.length == drafter.length == len(tokens) - 1``. Before the first token they
-hold the part of the prompt that was read.
+hold the part of the prompt that was read. A drafter that failed to commit was switched off and is empty
+instead; whatever a drafter does, the text is the same (``guard``).
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from eagle_core.events import (
     TokenOut,
     TreeView,
 )
+from eagle_core.guard import GuardedDrafter
 from eagle_core.processors import Processors, processors_for
 from eagle_core.sampling import check_finite, choose, position_noise
 from eagle_core.stats import StatsBuilder
@@ -143,7 +145,7 @@ def acceptance_rule(drafter: Drafter, config: GenerationConfig) -> Rule:
 def step(
     target: Target,
     cache: KVCache,
-    drafter: Drafter,
+    drafter: GuardedDrafter,
     pending: int,
     budget: Budget,
     config: GenerationConfig,
@@ -159,26 +161,23 @@ def step(
         n_left: tokens that may still be emitted; the run is cut there, or after an end-of-text token.
         processors: hold all tokens up to the pending one.
         cut: reads what is left of the run, and may cut it once more.
-    Raises: DraftError when the drafter breaks its contract.
     """
     clock = _Clock(target.device)
     started = clock()
-    root = torch.tensor(pending, device=target.device)
-    if acceptance_rule(drafter, config) == "sampling":
-        tree = cast(SamplingDrafter, drafter).sample(root, budget, config)
-    else:
-        tree = drafter.propose(root, budget)
-    _check_budget(tree, budget)
+    draws = acceptance_rule(drafter.inner, config) == "sampling"
+    tree = drafter.propose(pending, budget, target.device, config if draws else None)
     drafted = clock()
     output = target.forward_tree(tree, cache)
     evaluated = clock()
-    verdict = verify(tree, output.logits, cache.length + 1, config, processors)
-    if verdict.tokens[0] != pending:
-        raise DraftError(
-            "the tree does not start at the pending token",
-            expected=str(pending),
-            got=str(verdict.tokens[0]),
-        )
+    try:
+        verdict = verify(tree, output.logits, cache.length + 1, config, processors)
+        if target.device.type != "cpu":  # there the guard could not look before the forward
+            drafter.check(list(verdict.tokens), list(verdict.parents), pending, budget.max_depth)
+    except DraftError as error:
+        drafter.blame(error)
+        tree = DraftTree.single(torch.tensor(pending, device=target.device))
+        output = target.forward_tree(tree, cache)
+        verdict = verify(tree, output.logits, cache.length + 1, config, processors)
     n_kept = cut_run(verdict.run, n_left, eos_ids)
     n_before_end = cut(verdict.run[:n_kept])
     n_kept = n_kept if n_before_end is None else n_before_end
@@ -197,19 +196,10 @@ def step(
     )
 
 
-def _check_budget(tree: DraftTree, budget: Budget) -> None:
-    if tree.n_nodes - 1 > budget.max_nodes or tree.max_depth > budget.max_depth:
-        raise DraftError(
-            "the drafter's tree is over its budget",
-            expected=f"at most {budget.max_nodes} nodes and depth {budget.max_depth}",
-            got=f"{tree.n_nodes - 1} nodes and depth {tree.max_depth}",
-        )
-
-
 def _commit(
     target: Target,
     cache: KVCache,
-    drafter: Drafter,
+    drafter: GuardedDrafter,
     features: Tensor,
     verdict: Verdict,
     n_kept: int,
@@ -231,16 +221,15 @@ def _commit(
     cache.keep(rows)
     try:
         drafter.commit(ids[:-1], kept_features, ids[-1])
-    except BaseException:
+    except BaseException:  # an interrupt; what a drafter raises ends in the guard
         _level(cache, drafter, length)
         raise
 
 
-def _level(cache: KVCache, drafter: Drafter, length: int) -> None:
+def _level(cache: KVCache, drafter: GuardedDrafter, length: int) -> None:
     """Put both caches back to a length that they had in common."""
     cache.rewind(length)
-    if drafter.length > length:
-        drafter.rewind(length)
+    drafter.rewind(length)
 
 
 def generate_tokens(
@@ -257,19 +246,23 @@ def generate_tokens(
 ) -> Iterator[Event]:
     """Answer a prompt: Started, Notice?, PrefillProgress*, StepDone*, Finished.
 
+    One more Notice says so if the drafter fails.
+
+
     Args:
         cache, drafter: may hold a prefix of ``prompt_ids``, the same number of tokens each and at
             most len(prompt_ids) - 1; it is not read again. Both hold prompt and answer but the last
-            token afterwards.
+            token afterwards; a drafter that failed to commit is empty.
         eos_ids: tokens that end the answer; the one that does is its last token.
         cut: ends the answer in another place, with reason "stop"; what it cuts off is never committed.
-    Raises: ContextOverflow when the prompt leaves no room; ConfigError when it is empty; DraftError.
+    Raises: ContextOverflow when the prompt leaves no room; ConfigError when it is empty.
     """
     limit = min(target.context_length, cache.capacity)
     _check_prompt(prompt_ids, cache, drafter, limit)
     processors = processors_for(config, prompt_ids, eos_ids, target.vocab_size)
+    guarded = GuardedDrafter(drafter, target.vocab_size, chains_only=target.chains_only)
     request = _Request(
-        target, cache, drafter, config, tree, eos_ids, limit, processors=processors, cut=cut
+        target, cache, guarded, config, tree, eos_ids, limit, processors=processors, cut=cut
     )
     rule = acceptance_rule(drafter, config)
     yield Started(
@@ -284,11 +277,13 @@ def generate_tokens(
         yield Notice("info", f"{drafter.name} cannot draw its drafts: rule {rule} is used")
     for done in request.prefill(prompt_ids, is_cancelled):
         yield PrefillProgress(done, len(prompt_ids))
+        yield from _problem(guarded)
     reason: FinishReason = "cancelled"
     if cache.length == len(prompt_ids):
         yield request.first_token()
         while not (found := request.finish_reason()) and not is_cancelled():
             yield request.next_step()
+            yield from _problem(guarded)
         reason = found or "cancelled"
     yield Finished(
         reason=reason,
@@ -296,6 +291,12 @@ def generate_tokens(
         token_ids=tuple(request.token_ids),
         stats=request.stats.build(request.elapsed_s()),
     )
+
+
+def _problem(drafter: GuardedDrafter) -> Iterator[Notice]:
+    """The one notice about a drafter that failed."""
+    if (problem := drafter.take_problem()) is not None:
+        yield Notice("warning", problem)
 
 
 def _check_prompt(prompt_ids: Sequence[int], cache: KVCache, drafter: Drafter, limit: int) -> None:
@@ -321,7 +322,7 @@ class _Request:
         self,
         target: Target,
         cache: KVCache,
-        drafter: Drafter,
+        drafter: GuardedDrafter,
         config: GenerationConfig,
         tree: TreeConfig,
         eos_ids: frozenset[int],
@@ -375,7 +376,8 @@ class _Request:
         try:
             output = self._target.prefill_chunk(ids[length:end], self._cache)
             next_token = ids[end] if end < ids.shape[0] else self._choose_first(output.logits, end)
-            self._drafter.commit(ids[length:end], output.features, next_token)
+            # Copies: what a drafter does to its arguments must not reach the prompt.
+            self._drafter.commit(ids[length:end].clone(), output.features, next_token.clone())
         except BaseException:
             _level(self._cache, self._drafter, length)
             raise

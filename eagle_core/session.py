@@ -22,13 +22,23 @@ from eagle_core.drafters.eagle import EagleDrafter
 from eagle_core.drafters.none import NoDrafter
 from eagle_core.engine import generate_tokens
 from eagle_core.errors import ConfigError, EagleError, NoChatTemplate, OutOfMemory
-from eagle_core.events import Event, Failed, Finished, Notice, Queued, StepDone, TextDelta
+from eagle_core.events import (
+    Event,
+    Failed,
+    Finished,
+    LoadProgress,
+    Notice,
+    Queued,
+    StepDone,
+    TextDelta,
+)
 from eagle_core.heads.eagle1 import Eagle1Head
 from eagle_core.kernels.attention import use_rows_attention
 from eagle_core.loading import LoadedBase, is_memory_error, load_base
 from eagle_core.loading_head import head_source, load_head
 from eagle_core.packing import pack_layers
 from eagle_core.queueing import TicketQueue
+from eagle_core.selftest import Drafting, self_test
 from eagle_core.stats import Stats
 from eagle_core.stops import StopStrings
 from eagle_core.target import Target
@@ -49,7 +59,10 @@ class Message(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class SessionInfo:
-    """What is loaded."""
+    """What is loaded.
+
+    ``drafting`` is what the self-test found the base able to check, ``drafting_reason`` why no trees.
+    """
 
     base: str
     head: str | None
@@ -58,6 +71,8 @@ class SessionInfo:
     context_length: int
     n_parameters: int
     n_head_parameters: int
+    drafting: Drafting = "tree"
+    drafting_reason: str = ""
 
 
 class Session:
@@ -67,13 +82,23 @@ class Session:
         base: a loaded base model.
         head: a head that fits it, or None: then every answer is decoded plainly, and says so.
         head_name: how the head is called.
+        on_event: hears when the base's self-test finds a limit.
+    Raises: ModelError when the base cannot be run rightly.
     """
 
     def __init__(
-        self, base: LoadedBase, head: Eagle1Head | None, head_name: str | None = None
+        self,
+        base: LoadedBase,
+        head: Eagle1Head | None,
+        head_name: str | None = None,
+        on_event: Callable[[Event], None] | None = None,
     ) -> None:
         self._tokenizer: Any = base.tokenizer
         self._target = Target(base.model, base.context_length)
+        test = self_test(self._target)
+        logger.info("self-test: %s", test)
+        if test.reason and on_event is not None:
+            on_event(LoadProgress(test.reason))
         self._cache = self._target.new_cache(self._target.context_length + TREE_ROOM)
         if head is not None:
             head = head.to(self._target.device, self._target.dtype).eval()
@@ -93,6 +118,8 @@ class Session:
             context_length=self._target.context_length,
             n_parameters=sum(p.numel() for p in base.model.parameters()),
             n_head_parameters=sum(p.numel() for p in head.parameters()) if head is not None else 0,
+            drafting=test.drafting,
+            drafting_reason=test.reason,
         )
 
     @classmethod
@@ -106,9 +133,9 @@ class Session:
         base = load_base(config, report)
         source = head_source(config)
         if source is None:
-            return cls(base, None)
+            return cls(base, None, on_event=report)
         head = load_head(source, base.model, report, offline=config.offline)
-        return cls(base, head, Path(source).name)
+        return cls(base, head, Path(source).name, report)
 
     @property
     def tokenizer(self) -> Any:
@@ -259,6 +286,9 @@ class Session:
             yield Notice(
                 "warning", f"no EAGLE head is known for {self.info.base}: decoding plainly"
             )
+        elif draft.drafter != "none" and self.info.drafting != "tree":
+            yield Notice("warning", self.info.drafting_reason)
+        draft = self._allowed(draft)
         drafter = self._prepare(prompt_ids, draft)
         stream = TextStream(self._tokenizer, self._hidden_ids)
         stops = StopStrings(generation.stop, self._tokenizer, self._hidden_ids)
@@ -285,6 +315,14 @@ class Session:
             _close(events)
             self._settle(ids, drafter)
 
+    def _allowed(self, draft: DraftConfig) -> DraftConfig:
+        """What is left of the wish after the self-test: a chain, or no drafting."""
+        if self.info.drafting == "none":
+            return dataclasses.replace(draft, drafter="none")
+        if self.info.drafting == "chain":
+            return dataclasses.replace(draft, tree=dataclasses.replace(draft.tree, policy="chain"))
+        return draft
+
     def _prepare(self, prompt_ids: list[int], draft: DraftConfig) -> Drafter:
         """The drafter for a request, it and the cache holding the rows that the prompt shares with the last.
 
@@ -296,7 +334,7 @@ class Session:
             if cached != wanted:
                 break
             shared += 1
-        keep = max(0, shared - 1)
+        keep = max(0, shared - 1) if self._cache.can_rewind else 0
         if draft.drafter == "none" or self._head is None:
             if self._eagle is not None:
                 self._eagle.reset()

@@ -9,15 +9,15 @@ the LM head (arXiv 2401.15077, 3.1). Forwards write their rows behind the commit
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
 
-from eagle_core.cache import KVCache
+from eagle_core.cache import KVCache, StateCache
 from eagle_core.errors import ConfigError, ModelError
 from eagle_core.kernels.attention import NAME as ROWS_ATTENTION
 from eagle_core.kernels.tape import TapeDeck
@@ -45,20 +45,25 @@ class Target:
     Args:
         model: the model, in eval mode, with sdpa or eager attention.
         context_length: longest prompt plus answer in tokens; None: the model's own, at most 8192.
+    A model that keeps recurrent state (``has_state``) takes one token at a time, no tree.
+
     Raises:
-        ModelError: the model keeps state that no tree forward can undo, or its attention takes no mask.
+        ModelError: no causal language model, or its attention takes no mask.
         ConfigError: context_length is beyond the model's own.
     """
 
     def __init__(self, model: PreTrainedModel, context_length: int | None = None) -> None:
         self.model = model
         self._config: Any = model.config.get_text_config()
-        self._layer_types = _check_model(model, self._config)
+        parameters = inspect.signature(model.forward).parameters
+        self.has_state = _has_state(model, self._config, parameters)
+        self._layer_types = () if self.has_state else _check_model(model, self._config)
+        self.chains_only = False  # set when the self-test finds that only the causal path is right
         self.context_length = _context_length(self._config, context_length)
         self.hidden_size = int(self._config.hidden_size)
         self.vocab_size = int(self._config.vocab_size)
         self.n_layers = int(self._config.num_hidden_layers)
-        parameters = inspect.signature(model.forward).parameters
+        self._takes_positions = "position_ids" in parameters
         self._cache_argument = "cache" if "cache" in parameters else "past_key_values"
         self._keeps_logits = "logits_to_keep" in parameters
         self._embedding = _module(model, "get_input_embeddings")
@@ -97,7 +102,10 @@ class Target:
 
     def new_cache(self, capacity: int | None = None) -> KVCache:
         """An empty cache for ``capacity`` rows (None: the context length)."""
-        return KVCache(self.n_layers, capacity or self.context_length)
+        capacity = capacity or self.context_length
+        if self.has_state:
+            return StateCache(lambda: DynamicCache(config=self.model.config), capacity)
+        return KVCache(self.n_layers, capacity)
 
     @torch.inference_mode()
     def prefill_chunk(self, ids: Tensor, cache: KVCache) -> TargetOutput:
@@ -107,6 +115,10 @@ class Target:
         Returns: logits [1, V] of the last token, features [T, D].
         """
         _check_ids(ids)
+        if self.has_state and cache.length > 0 and ids.shape[0] > 1:
+            # A state goes on by single tokens: several at once start from an empty one in transformers.
+            outputs = [self.prefill_chunk(token, cache) for token in ids.split(1)]
+            return TargetOutput(outputs[-1].logits, torch.cat([out.features for out in outputs]))
         n_tokens = ids.shape[0]
         ids = ids.to(self.device)
         positions = torch.arange(cache.length, cache.length + n_tokens, device=ids.device)  # [T]
@@ -118,7 +130,8 @@ class Target:
     def forward_tree(self, tree: DraftTree, cache: KVCache) -> TargetOutput:
         """Evaluate every node of a tree at once; its N rows stay uncommitted in the cache.
 
-        A one-node tree takes the model's ordinary path, with no mask.
+        A one-node tree takes the model's ordinary path, with no mask; so does every chain when
+        ``chains_only`` is set, and then nothing but a chain may come.
         Returns: logits [N, V], features [N, D].
         """
         device = self.device
@@ -126,6 +139,12 @@ class Target:
         if tree.n_nodes == 1:
             positions = torch.full((1,), cache.length, dtype=torch.int64, device=device)
             return self._forward_rows(tokens, positions, None, cache)
+        assert not self.has_state, "a state cannot branch"
+        if self.chains_only:
+            positions = torch.arange(
+                cache.length, cache.length + tree.n_nodes, device=device
+            )  # [N]
+            return self._forward(tokens, positions, None, cache, n_logits=tree.n_nodes)
         positions = tree.depths.to(device) + cache.length  # [N]
         mask = self._tree_mask(tree.ancestor_mask.to(device), positions, tree.max_depth, cache)
         return self._forward_rows(tokens, positions, mask, cache)
@@ -164,7 +183,9 @@ class Target:
         def capture(_module: nn.Module, _inputs: Any, output: Any) -> None:
             captured.append(output[0])
 
-        arguments: dict[str, Any] = {self._cache_argument: cache}
+        arguments: dict[str, Any] = {self._cache_argument: cache.states}
+        if self._takes_positions:
+            arguments["position_ids"] = positions.unsqueeze(0)
         if self._keeps_logits:
             arguments["logits_to_keep"] = n_logits
         handle = self._decoder.register_forward_hook(capture)
@@ -172,7 +193,6 @@ class Target:
             output = self.model(
                 input_ids=ids.unsqueeze(0),
                 attention_mask=mask,
-                position_ids=positions.unsqueeze(0),
                 use_cache=True,
                 **arguments,
             )
@@ -190,6 +210,12 @@ class Target:
             sees = _visibility(self._config, kind, cache.length + max_depth)
             masks[kind] = full if sees is None else _limit(full, positions, cache.length, sees)
         return masks if self._layer_types else next(iter(masks.values()))
+
+    @torch.inference_mode()
+    def plain_logits(self, ids: Tensor) -> Tensor:
+        """Logits [T, V] of a text [T] by the model's own forward, without a cache; for checks."""
+        logits: Tensor = self.model(input_ids=ids.to(self.device)[None], use_cache=False).logits[0]
+        return logits
 
     def eos_ids(self, tokenizer: Any = None) -> frozenset[int]:
         """Tokens that end an answer, by the generation config and the tokenizer."""
@@ -273,19 +299,36 @@ def _module(model: PreTrainedModel, getter: str) -> nn.Module:
     return part
 
 
+def _has_state(model: PreTrainedModel, config: Any, parameters: Mapping[str, Any]) -> bool:
+    """Whether the model keeps recurrent state, which cannot be taken back after a rejected draft.
+
+    Raises: ModelError when the installed transformers has no common cache for it.
+    """
+    unknown = sorted(set(getattr(config, "layer_types", None) or ()) - _KNOWN_LAYERS)
+    if not unknown and not getattr(model, "_is_stateful", False):
+        return False
+    if "cache" not in parameters and "past_key_values" not in parameters:
+        raise ModelError(
+            "this architecture keeps state in a cache of its own kind",
+            expected="a model that takes transformers' common cache",
+            got=", ".join(unknown) or type(model).__name__,
+            hint="choose a model without recurrent layers, or install a newer transformers",
+        )
+    return True
+
+
 def _check_model(model: PreTrainedModel, config: Any) -> tuple[str, ...]:
     """The kinds of layers that the model lists, () when it lists none.
 
     Raises: ModelError when a tree forward could not be right.
     """
     kinds = tuple(sorted(set(getattr(config, "layer_types", None) or ())))
-    unknown = sorted(set(kinds) - _KNOWN_LAYERS)
-    if unknown or getattr(model, "_is_stateful", False) or config.is_encoder_decoder:
+    if config.is_encoder_decoder:
         raise ModelError(
-            "this architecture keeps state that cannot be taken back after a rejected draft",
+            "this is an encoder-decoder model",
             expected="a decoder with full, sliding or chunked attention",
-            got=", ".join(unknown) or type(model).__name__,
-            hint="choose a model without recurrent or linear attention layers",
+            got=type(model).__name__,
+            hint="choose a text generation model",
         )
     attention = getattr(config, "_attn_implementation", None)
     if attention not in _KNOWN_ATTENTION:

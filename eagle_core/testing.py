@@ -13,18 +13,28 @@ from typing import Any, Literal, cast, get_args
 import torch
 from torch import Tensor
 from transformers import (
+    BloomConfig,
+    BloomForCausalLM,
+    FalconConfig,
+    FalconForCausalLM,
     Gemma2Config,
     Gemma2ForCausalLM,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
+    GPT2Config,
+    GPT2LMHeadModel,
     GPTNeoXConfig,
     GPTNeoXForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    MambaConfig,
+    MambaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
     MixtralConfig,
     MixtralForCausalLM,
+    Olmo2Config,
+    Olmo2ForCausalLM,
     Phi3Config,
     Phi3ForCausalLM,
     PreTrainedModel,
@@ -49,9 +59,14 @@ from eagle_core.tree import (
 )
 
 Kind = Literal[
-    "llama", "qwen2", "qwen3", "mistral", "gemma2", "gemma3", "mixtral", "gpt_neox", "phi3"
-]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+    "llama", "qwen2", "qwen3", "mistral", "gemma2", "gemma3", "mixtral", "gpt_neox", "phi3", "olmo2",
+    "falcon", "gpt2", "bloom", "mamba",
+]  # fmt: skip
+ALL_KINDS: tuple[Kind, ...] = get_args(Kind)
+# Those that check any tree: bloom takes single paths only, mamba none.
+KINDS: tuple[Kind, ...] = tuple(kind for kind in ALL_KINDS if kind not in ("bloom", "mamba"))
+TIED_KINDS = ("gemma2", "gemma3", "falcon", "gpt2", "bloom", "mamba")  # by default
+EAGER_KINDS = ("gemma2", "bloom")  # their classes know no sdpa
 EOS_ID = 256
 VOCABULARY_SIZE = 260  # 256 bytes, end of text, three spare
 
@@ -65,6 +80,11 @@ _CLASSES: dict[Kind, tuple[type[Any], type[PreTrainedModel]]] = {
     "mixtral": (MixtralConfig, MixtralForCausalLM),
     "gpt_neox": (GPTNeoXConfig, GPTNeoXForCausalLM),
     "phi3": (Phi3Config, Phi3ForCausalLM),
+    "olmo2": (Olmo2Config, Olmo2ForCausalLM),
+    "falcon": (FalconConfig, FalconForCausalLM),
+    "gpt2": (GPT2Config, GPT2LMHeadModel),
+    "bloom": (BloomConfig, BloomForCausalLM),
+    "mamba": (MambaConfig, MambaForCausalLM),
 }
 
 
@@ -97,8 +117,12 @@ def tiny_model(
         "eos_token_id": EOS_ID,
         "bos_token_id": None,
         "pad_token_id": None,
-        "attn_implementation": attention or ("eager" if kind == "gemma2" else "sdpa"),
+        "attn_implementation": attention or ("eager" if kind in EAGER_KINDS else "sdpa"),
     }
+    if kind == "mamba":
+        del settings["attn_implementation"]
+    if kind in TIED_KINDS:
+        settings["tie_word_embeddings"] = False  # random tied weights say the same token for ever
     settings |= _family_settings(kind, window, hidden_size // 4)
     config_class, model_class = _CLASSES[kind]
     with torch.random.fork_rng(devices=[]):
@@ -112,8 +136,14 @@ def tiny_model(
 
 def _family_settings(kind: Kind, window: int | None, head_dim: int) -> dict[str, Any]:
     """What a family needs beyond the common shapes."""
-    if kind == "gpt_neox":
+    if kind in ("gpt_neox", "bloom"):
         return {}
+    if kind == "gpt2":
+        return {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    if kind == "mamba":
+        return {"state_size": 8, "use_mambapy": False}
+    if kind == "falcon":
+        return {"multi_query": True, "parallel_attn": True, "alibi": False}
     settings: dict[str, Any] = {"num_key_value_heads": 2}
     if kind in ("qwen3", "gemma2", "gemma3"):
         settings["head_dim"] = head_dim
@@ -152,7 +182,12 @@ class ByteTokenizer:
         """UTF-8 bytes."""
         return list(text.encode())
 
-    def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
+    def decode(
+        self,
+        ids: Sequence[int],
+        skip_special_tokens: bool = False,
+        clean_up_tokenization_spaces: bool = False,  # noqa: ARG002 - transformers' name
+    ) -> str:
         """Text of the ids; incomplete characters become U+FFFD, spare ids nothing."""
         parts: list[bytes] = []
         for token in ids:
@@ -326,6 +361,7 @@ class OverBudgetDrafter(NoDrafter):
 
 
 __all__ = [
+    "ALL_KINDS",
     "EOS_ID",
     "KINDS",
     "VOCABULARY_SIZE",

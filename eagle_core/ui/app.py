@@ -9,6 +9,7 @@ from typing import Any
 
 import gradio as gr
 
+from eagle_core.certificate.records import last_certificate
 from eagle_core.errors import ConfigError
 from eagle_core.ui import page, render
 from eagle_core.ui.backend import ChatSession, OpenSession, SessionSlot
@@ -141,9 +142,7 @@ def build_page(slot: SessionSlot, rooms: Rooms) -> gr.Blocks:
             gr.Markdown("Settings apply to the next message.", elem_classes="muted")
         session = slot.session
         with gr.Column(elem_id="main"):
-            header = gr.HTML(
-                render.header_html(session.info if session else None), elem_id="header"
-            )
+            header = gr.HTML(opening_header(session), elem_id="header")
             gr.HTML(
                 html_template=view_switch(), js_on_load="window.eagleChat.bindViews(element)",
                 elem_id="views",
@@ -168,6 +167,14 @@ def build_page(slot: SessionSlot, rooms: Rooms) -> gr.Blocks:
         app.unload(handlers.leave)
     app.queue(default_concurrency_limit=MAX_OPEN_REQUESTS)
     return app
+
+
+def opening_header(session: ChatSession | None) -> str:
+    """The title line; with what is loaded and verified once a session is open."""
+    if session is None:
+        return render.header_html(None)
+    info = session.info
+    return render.header_html(info, last_certificate(info.base, info.head, info.dtype))
 
 
 def wire(

@@ -16,6 +16,7 @@ from typing import Any
 
 import gradio as gr
 
+from eagle_core.certificate.records import last_certificate
 from eagle_core.errors import ConfigError
 from eagle_core.transcript import Transcript
 from eagle_core.ui import render
@@ -134,7 +135,9 @@ class Handlers:
         if session is not None:
             box = gr.update(interactive=True, placeholder="Message the model")
             status = render.status_html(None)
-            return render.header_html(session.info), "", status, box, gr.update(active=False)
+            info = session.info
+            header = render.header_html(info, last_certificate(info.base, info.head, info.dtype))
+            return header, "", status, box, gr.update(active=False)
         timer = gr.update(active=not opening.has_failed)
         return gr.skip(), render.opening_html(opening), gr.skip(), gr.skip(), timer
 

@@ -18,6 +18,7 @@ from eagle_core.ui.markdown import safe_markdown
 from eagle_core.ui.rooms import Turn
 
 if TYPE_CHECKING:
+    from eagle_core.certificate.records import Certificate
     from eagle_core.session import SessionInfo
 
 REASONS = {
@@ -268,19 +269,49 @@ def opening_html(opening: Opening) -> str:
     return f'<div class="notice opening" role="status"><b>{escape(opening.message)}</b>{bar}</div>'
 
 
-def header_html(info: SessionInfo | None) -> str:
-    """The title line: name and what is loaded."""
-    chips = ""
+def header_html(info: SessionInfo | None, certificate: Certificate | None = None) -> str:
+    """The title line: name, what is loaded, and what the last verification found."""
+    chips = badge = ""
     if info is not None:
         head = f" + {info.n_head_parameters / 1e6:.0f}M head" if info.head else ", no draft head"
         model = f"{info.n_parameters / 1e6:.0f}M{head}"
-        names = (info.base.rstrip("/").rsplit("/", 1)[-1], model, f"{info.dtype} on {info.device}")
+        names = [info.base.rstrip("/").rsplit("/", 1)[-1], model, f"{info.dtype} on {info.device}"]
         chips = "".join(f'<span class="chip">{escape(name)}</span>' for name in names)
-    return f'<div class="header"><h1>EAGLE chat</h1><div class="chips">{chips}</div></div>'
+        if info.drafting_reason:
+            chips += (
+                f'<span class="chip" title="{escape(info.drafting_reason)}">'
+                f"drafting: {escape(info.drafting)}</span>"
+            )
+        badge = certificate_html(certificate)
+    return f'<div class="header"><h1>EAGLE chat</h1><div class="chips">{chips}</div>{badge}</div>'
+
+
+def certificate_html(certificate: Certificate | None) -> str:
+    """A badge with the last verification; its figures unfold."""
+    if certificate is None:
+        return (
+            '<span class="chip verified" data-state="none">not verified yet: run '
+            "<code>eagle-chat verify</code></span>"
+        )
+    n_failed = sum(not check.passed for check in certificate.checks)
+    day = certificate.created[:10]
+    summary = f"verified: {len(certificate.checks)} checks, {day}"
+    if not certificate.passed:
+        summary = f"verification failed: {n_failed} of {len(certificate.checks)} checks, {day}"
+    rows = "".join(
+        f"<tr><td>{'ok' if check.passed else 'failed'}</td><td>{escape(check.name)}</td>"
+        f"<td>{escape(check.detail)}</td></tr>"
+        for check in certificate.checks
+    )
+    return (
+        f'<details class="verified" data-state="{"passed" if certificate.passed else "failed"}">'
+        f'<summary class="chip">{escape(summary)}</summary><table>{rows}</table></details>'
+    )
 
 
 __all__ = [
     "TokenLines",
+    "certificate_html",
     "chat_value",
     "details_html",
     "empty_channel",

@@ -38,6 +38,8 @@ class FakeInfo:
     context_length: int = CONTEXT_LENGTH
     n_parameters: int = 135_000_000
     n_head_parameters: int = 8_000_000
+    drafting: str = "tree"
+    drafting_reason: str = ""
 
 
 class FakeSession:

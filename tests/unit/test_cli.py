@@ -59,7 +59,7 @@ def last_json(stdout: str) -> Any:
 def test_help_of_every_command_needs_no_heavy_import() -> None:
     code = (
         "import sys; from eagle_core.cli import main\n"
-        "for name in ('', 'serve', 'chat', 'generate', 'bench run', 'bench report', 'doctor'):\n"
+        "for name in ('', 'serve', 'chat', 'generate', 'bench run', 'bench report', 'doctor', 'verify'):\n"
         "    assert main([*name.split(), '--help']) == 0, name\n"
         "heavy = {'torch', 'transformers', 'gradio', 'numpy', 'matplotlib'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"

@@ -21,17 +21,15 @@ from eagle_core.engine import (
     nowhere,
     step_budget,
 )
-from eagle_core.errors import ConfigError, ContextOverflow, DraftError
+from eagle_core.errors import ConfigError, ContextOverflow
 from eagle_core.events import Event, Finished, PrefillProgress, Started, StepDone
 from eagle_core.target import Target
 from eagle_core.testing import (
     OracleDrafter,
-    OverBudgetDrafter,
     RandomTreeDrafter,
     WrongDrafter,
     tiny_target,
 )
-from eagle_core.tree import DraftTree
 
 PROMPT = [10, 20, 30, 40, 50]
 N_NEW = 24
@@ -275,55 +273,6 @@ def test_closing_anywhere_leaves_valid_caches(target, truth, n_events):
     cache.rewind(n_kept)
     drafter.rewind(n_kept)
     assert list(finish(run(target, drafter, cache=cache)).token_ids) == truth[:N_NEW]
-
-
-class FailingDrafter(NoDrafter):
-    """Fails in the given call after a number of commits."""
-
-    def __init__(self, where: str, n_commits: int) -> None:
-        super().__init__()
-        self.where, self.n_commits = where, n_commits
-
-    def commit(self, tokens: Any, features: Any, next_token: Any) -> None:
-        if self.where == "commit" and self.n_commits == 0:
-            raise RuntimeError("commit failed")
-        self.n_commits -= 1
-        super().commit(tokens, features, next_token)
-
-    def propose(self, pending: Any, budget: Budget) -> DraftTree:
-        if self.where == "propose":
-            raise RuntimeError("propose failed")
-        return super().propose(pending, budget)
-
-
-@pytest.mark.parametrize(
-    ("where", "n_commits", "length"), [("commit", 0, 0), ("commit", 1, 5), ("propose", 1, 5)]
-)
-def test_an_error_leaves_both_caches_level(target, where, n_commits, length):
-    cache, drafter = target.new_cache(), FailingDrafter(where, n_commits)
-    with pytest.raises(RuntimeError, match=where):
-        run(target, drafter, cache=cache)
-    assert cache.length == drafter.length == length
-
-
-def test_broken_drafters_are_named(target):
-    class Liar(NoDrafter):
-        def propose(self, pending: Any, budget: Budget) -> DraftTree:
-            return DraftTree.single(pending + 1)
-
-    class LyingDepth(NoDrafter):
-        def propose(self, pending: Any, budget: Budget) -> DraftTree:
-            return DraftTree(pending.expand(3), torch.tensor([-1, 0, 1]), 1)
-
-    for drafter, message in (
-        (OverBudgetDrafter(), "over its budget"),
-        (Liar(), "pending"),
-        (LyingDepth(), "depth"),
-    ):
-        cache = target.new_cache()
-        with pytest.raises(DraftError, match=message):
-            run(target, drafter, cache=cache)
-        assert cache.length == drafter.length == len(PROMPT)
 
 
 def test_budget():

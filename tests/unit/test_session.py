@@ -21,6 +21,7 @@ from eagle_core.events import (
     TextDelta,
 )
 from eagle_core.session import Session
+from eagle_core.target import Target
 from tests.support.cli import save_head
 from tests.support.tiny_models import save_llama
 
@@ -179,18 +180,43 @@ def test_empty_prompt_fails_with_a_hint(session):
     assert last.hint
 
 
-def test_a_failing_drafter_is_reported_and_the_next_answer_is_right(session, monkeypatch):
+def test_a_failing_proposal_is_one_notice_and_the_answer_is_right(session, monkeypatch):
     expected = finished(ask(session, "hello")).token_ids
 
     def broken(*_):
         raise DraftError("broken on purpose", hint="mend it")
 
+    session.forget()
     with monkeypatch.context() as patch:
         patch.setattr(EagleDrafter, "propose", broken)
-        last = list(ask(session, "hello"))[-1]
-    assert isinstance(last, Failed)
-    assert (last.code, last.hint) == ("draft", "mend it")
-    assert finished(ask(session, "hello")).token_ids == expected
+        events = list(ask(session, "hello"))
+    assert finished(events).token_ids == expected
+    (notice,) = [event for event in events if isinstance(event, Notice)]
+    assert "broken on purpose" in notice.message
+    events = list(ask(session, "hello"))
+    assert finished(events).token_ids == expected
+    assert finished(events).stats.n_drafted > 0
+
+
+def test_a_failing_commit_is_one_notice_and_the_next_answer_drafts(session, monkeypatch, caplog):
+    expected = finished(ask(session, "hello")).token_ids
+    session.forget()
+
+    def broken(*_):
+        raise RuntimeError("secret detail")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(EagleDrafter, "commit", broken)
+        events = list(ask(session, "hello"))
+    assert finished(events).token_ids == expected
+    assert finished(events).stats.n_drafted == 0
+    (notice,) = [event for event in events if isinstance(event, Notice)]
+    assert "secret" not in notice.message
+    assert "secret detail" in caplog.text
+    events = list(ask(session, "hello"))
+    assert finished(events).token_ids == expected
+    assert finished(events).stats.n_drafted > 0
+    assert not any(isinstance(event, Notice) for event in events)
 
 
 def test_an_unforeseen_error_becomes_one_sentence(session, monkeypatch, caplog):
@@ -198,7 +224,7 @@ def test_an_unforeseen_error_becomes_one_sentence(session, monkeypatch, caplog):
         raise RuntimeError("secret detail")
 
     with monkeypatch.context() as patch:
-        patch.setattr(EagleDrafter, "commit", broken)
+        patch.setattr(Target, "forward_tree", broken)
         last = list(ask(session, "hello"))[-1]
     assert isinstance(last, Failed)
     assert "secret" not in last.message

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import MambaConfig, MambaForCausalLM, PreTrainedModel
 
 from eagle_core.errors import ConfigError, ModelError
 from eagle_core.target import Target, self_check
@@ -130,15 +129,20 @@ def test_context_length():
         Target(model, 301)
 
 
-def test_models_that_cannot_check_trees_are_refused():
-    config = MambaConfig(vocab_size=20, hidden_size=8, state_size=4, num_hidden_layers=1)
-    mamba: PreTrainedModel = MambaForCausalLM(config)
-    with pytest.raises(ModelError, match="taken back"):
-        Target(mamba)
+def test_models_that_cannot_be_run_are_refused(monkeypatch: pytest.MonkeyPatch):
     model = tiny_model()
     model.config._attn_implementation = "flex_attention"
     with pytest.raises(ModelError, match="sdpa"):
         Target(model)
+    model = tiny_model()
+    model.config.is_encoder_decoder = True
+    with pytest.raises(ModelError, match="encoder-decoder"):
+        Target(model)
+    mamba = tiny_model("mamba")
+    assert Target(mamba).has_state
+    monkeypatch.setattr(type(mamba), "forward", lambda self, input_ids, cache_params=None: None)
+    with pytest.raises(ModelError, match="cache of its own"):
+        Target(mamba)
 
 
 def test_ids_are_checked():

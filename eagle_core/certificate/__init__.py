@@ -1,0 +1,1 @@
+"""The certificate: checks that drafting changes no text, run on this machine and kept beside the models."""

@@ -1,0 +1,187 @@
+"""Checks on the loaded model: rows of a tree against single rows, and answers with and without drafting."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+import psutil
+import torch
+from torch import Tensor
+
+from eagle_core.certificate.differences import Difference, first_difference
+from eagle_core.certificate.records import Check
+from eagle_core.config import DraftConfig, GenerationConfig, TreeConfig
+from eagle_core.drafters.base import Drafter
+from eagle_core.engine import generate_tokens
+from eagle_core.errors import ModelError, NoChatTemplate
+from eagle_core.events import Failed, Finished, Notice
+from eagle_core.selftest import self_test
+from eagle_core.session import Session
+from eagle_core.target import Target
+from eagle_core.testing import OracleDrafter
+
+QUESTION = "Explain in two sentences why the sea is salty."
+N_NEW = 32
+SETTINGS = (GenerationConfig(N_NEW), GenerationConfig(N_NEW, temperature=0.8, top_p=0.95, seed=1))
+WIDE = TreeConfig("dynamic", depth=4, branching=4, size=12)
+
+
+def model_checks(session: Session) -> Iterator[Check]:
+    """The self-test's figures, then for greedy and for sampled answers: an ideal drafter, and the head."""
+    yield _tree_check(session.target)
+    prompt = prompt_ids(session)
+    for config in SETTINGS:
+        name = "greedy" if config.temperature == 0 else f"temperature {config.temperature}"
+        plain = _answer(session, prompt, config, DraftConfig("none"))
+        plain_ids = list(plain.token_ids)
+        # Also where no head is at hand: the right tokens beside wrong ones, in every tree.
+        if session.info.drafting != "none":
+            is_chain = session.info.drafting == "chain"
+            oracle = OracleDrafter(
+                plain_ids,
+                len(prompt),
+                n_wrong=0 if is_chain else 2,
+                vocab=session.target.vocab_size,
+            )
+            done = _with_drafter(session, prompt, config, oracle)
+            yield _compare(session, f"{name}, ideal drafter", prompt, plain_ids, done, config)
+        if session.info.head is not None and session.info.drafting != "none":
+            done = _answer(session, prompt, config, DraftConfig("eagle", WIDE))
+            yield _compare(session, f"{name}, head", prompt, plain_ids, done, config)
+
+
+def prompt_ids(session: Session) -> list[int]:
+    """The question, in the model's chat template if it has one."""
+    try:
+        return session.encode_chat([{"role": "user", "content": QUESTION}])
+    except NoChatTemplate:
+        return session.encode(QUESTION)
+
+
+def _tree_check(target: Target) -> Check:
+    found = self_test(target, seed=1)
+    detail = (
+        f"{found.difference:.1e} of the logits' spread (allowed: {found.tolerance:.0e}), "
+        f"{found.leak:.1e} when a hidden token changes; {found.elapsed_s:.2f} s"
+    )
+    if found.difference == found.leak == 0.0 and found.drafting == "tree":
+        detail = f"the same bits; {found.elapsed_s:.2f} s"
+    # A limit that is known and kept to is no failure: nothing wrong is drafted.
+    return Check(
+        "model",
+        f"logits of a {found.drafting if found.drafting != 'none' else 'token'} and of single tokens",
+        True,
+        found.reason or detail,
+        dataclasses.asdict(found),
+    )
+
+
+def _answer(
+    session: Session, prompt: Sequence[int], config: GenerationConfig, draft: DraftConfig
+) -> Finished:
+    """One answer through the session, its whole prompt read anew.
+
+    Raises: ModelError when it fails, or the drafter does.
+    """
+    session.forget()
+    for event in session.generate(prompt, config, draft):
+        if isinstance(event, (Failed, Notice)) and session.info.drafting == "tree":
+            raise ModelError("the answer to be checked failed", got=event.message)
+        if isinstance(event, Finished):
+            return event
+    raise ModelError("the answer to be checked failed")
+
+
+def _with_drafter(
+    session: Session, prompt: Sequence[int], config: GenerationConfig, drafter: Drafter
+) -> Finished:
+    target = session.target
+    cache = target.new_cache(len(prompt) + N_NEW + WIDE.max_nodes + 2)
+    *_, last = generate_tokens(
+        target, cache, drafter, prompt, config, WIDE, target.eos_ids(session.tokenizer)
+    )
+    assert isinstance(last, Finished)
+    return last
+
+
+def _compare(
+    session: Session,
+    name: str,
+    prompt: Sequence[int],
+    plain: list[int],
+    drafted: Finished,
+    config: GenerationConfig,
+) -> Check:
+    stats = drafted.stats
+    kept = f"{stats.n_accepted} of {stats.n_drafted} drafted tokens were kept"
+    found = first_difference(plain, drafted.token_ids)
+    if found is None:
+        figures = {"identical": True, "n_tokens": len(plain), "n_accepted": stats.n_accepted}
+        return Check("model", name, True, f"{len(plain)} tokens equal; {kept}", figures)
+    logits, exact = answer_logits(session.target, prompt, plain)
+    found = first_difference(plain, drafted.token_ids, logits, exact)
+    assert found is not None
+    return Check(
+        "model",
+        name,
+        may_be_rounding(found, session.target.dtype, config),
+        describe(found, len(plain)) + f"; {kept}",
+        {"identical": False, "n_tokens": len(plain), **dataclasses.asdict(found)},
+    )
+
+
+def may_be_rounding(found: Difference, dtype: torch.dtype, config: GenerationConfig) -> bool:
+    """Whether a difference can come from rounding: two tokens that the model holds for nearly equal.
+
+    Float32 rounds by a hundred-thousandth of the logits' spread; 16 bits by up to a tenth. A draw has no such
+    measure: what is near depends on the random numbers, so in 16 bits it may part anywhere.
+    """
+    if config.temperature > 0:
+        return dtype not in (torch.float32, torch.float64)
+    if found.gap is None or found.spread is None:
+        return False
+    share = 1e-5 if dtype in (torch.float32, torch.float64) else 0.1
+    return abs(found.gap) <= share * found.spread
+
+
+def describe(found: Difference, n_tokens: int) -> str:
+    """A difference in words."""
+    text = f"token {found.index} of {n_tokens} is {found.drafted}, plainly {found.plain}"
+    if found.gap is not None:
+        text += f"; their logits are {found.gap:.3g} apart"
+    if found.gap_float32 is not None:
+        text += f", {found.gap_float32:.3g} in float32"
+    return text
+
+
+def answer_logits(
+    target: Target, prompt: Sequence[int], answer: Sequence[int]
+) -> tuple[Tensor, Tensor | None]:
+    """What each token of an answer was chosen from, [T, V]: in the model's precision, and in float32.
+
+    The second is None when a copy in float32 does not fit into memory, or the model is quantized.
+    """
+    text = torch.tensor([*prompt, *answer])
+    first = len(prompt) - 1
+    logits = target.plain_logits(text)[first:-1].cpu()  # [T, V]
+    if target.dtype == torch.float32:
+        return logits, logits
+    n_bytes = 4 * sum(parameter.numel() for parameter in target.model.parameters())
+    is_plain = all(parameter.dtype == target.dtype for parameter in target.model.parameters())
+    if not is_plain or n_bytes > psutil.virtual_memory().available / 2:
+        return logits, None
+    model = copy.deepcopy(target.model).cpu().float()
+    with torch.inference_mode():
+        exact: Tensor = model(input_ids=text[None], use_cache=False).logits[0]
+    return logits, exact[first:-1]
+
+
+__all__ = [
+    "answer_logits",
+    "describe",
+    "may_be_rounding",
+    "model_checks",
+    "prompt_ids",
+]

@@ -1,0 +1,203 @@
+"""The certificate: its checks can fail, planted bugs are caught, and it is kept, shown and read again."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from eagle_core.certificate import loaded, run, statistics, tokens
+from eagle_core.certificate.differences import Difference, first_difference
+from eagle_core.certificate.records import (
+    Certificate,
+    Check,
+    as_table,
+    certificate_path,
+    last_certificate,
+    write_certificate,
+)
+from eagle_core.cli import main
+from eagle_core.config import GenerationConfig
+from eagle_core.loading import LoadedBase
+from eagle_core.session import Session
+from eagle_core.testing import ByteTokenizer, tiny_model
+from eagle_core.ui import render
+from tests.support.cli import save_head
+from tests.support.fake_session import FakeInfo
+from tests.support.tiny_heads import tiny_head
+from tests.support.tiny_models import save_llama
+
+CHECKS = (Check("model", "greedy", True, "32 tokens equal"), Check("tokens", "<b>", True, "x"))
+GOOD = Certificate("m", "h", "float32", "cpu", "2026-01-02T03:04:05+00:00", "1", 2.0, CHECKS)
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer answers and seeds than the command takes; the tests of each part look at all of its cases."""
+    monkeypatch.setattr(tokens, "SETTINGS", tokens.SETTINGS[:2])
+    monkeypatch.setattr(run, "statistical_checks", lambda: statistics.statistical_checks(300))
+    monkeypatch.setattr(loaded, "N_NEW", 8)
+    monkeypatch.setattr(
+        loaded, "SETTINGS", (GenerationConfig(8), GenerationConfig(8, temperature=0.8, seed=1))
+    )
+
+
+def test_first_difference() -> None:
+    logits = torch.tensor([[0.0, 1.0, 2.0], [4.0, 3.5, 0.0]])
+    assert first_difference((2, 0), (2, 0)) is None
+    assert first_difference((2, 0), (2, 1)) == Difference(1, 0, 1)
+    found = first_difference((2, 0), (2, 1), logits, logits * 2)
+    assert found is not None
+    assert (found.gap, found.gap_float32) == (0.5, 1.0)
+    assert found.spread == pytest.approx(float(logits[1].std()))
+    assert first_difference((2, 0), (2,), logits) == Difference(
+        1, 0, None, None, None, found.spread
+    )
+    assert first_difference((2,), (2, 0), logits[:1]) == Difference(1, None, 0)
+
+
+def test_every_drafter_and_rule_writes_the_same(few: None) -> None:
+    checks = list(tokens.token_checks())
+    assert len(checks) == 2 * len(tokens.cases())
+    assert all(check.passed for check in checks), [c for c in checks if not c.passed]
+    assert all(check.figures["n_tokens"] >= 8 for check in checks)
+
+
+def test_a_wrong_token_is_found(few: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = tokens.write
+
+    def wrong(target: Any, drafter: Any, *rest: Any) -> Any:
+        done = original(target, drafter, *rest)
+        ids = (*done.token_ids[:-1], done.token_ids[-1] + 1)
+        return dataclasses.replace(done, token_ids=ids) if drafter.name == "oracle" else done
+
+    monkeypatch.setattr(tokens, "write", wrong)
+    passed = {check.name: check.passed for check in tokens.token_checks()}
+    assert not passed["oracle, tree, greedy"]
+    assert not passed["oracle, chain, match"]
+    assert passed["wrong, greedy"]
+
+
+@pytest.mark.parametrize("case", statistics.cases(), ids=lambda case: case.name)
+def test_right_rules_pass_and_planted_bugs_do_not(case: statistics.Case) -> None:
+    outcome = statistics.examine(case, 600)
+    assert (outcome.p_value < statistics.ALPHA) is case.is_planted
+
+
+def test_chi_square_is_that_of_the_textbook() -> None:
+    # Mendel's peas: 315, 108, 101, 32 of 9 : 3 : 3 : 1; chi-square 0.47 with 3 degrees, p 0.925.
+    seen = torch.tensor([315.0, 108.0, 101.0, 32.0])
+    expected = torch.tensor([9.0, 3.0, 3.0, 1.0]) * (556 / 16)
+    assert statistics.chi_square_p(seen, expected) == pytest.approx(0.925, abs=1e-3)
+    rare = torch.tensor([20.0, 1.0, 0.0]), torch.tensor([20.0, 1.0, 0.0])
+    assert statistics.chi_square_p(*rare) == pytest.approx(1.0)
+    assert statistics.chi_square_p(torch.tensor([9.0, 1.0]), torch.tensor([10.0, 0.0])) == 0.0
+
+
+def open_session(dtype: torch.dtype = torch.float32, kind: Any = "llama") -> Session:
+    base = LoadedBase(tiny_model(kind, dtype=dtype), ByteTokenizer(), "tiny", 256)
+    session = Session(base, tiny_head(32), "head")
+    session.encode_chat = lambda messages: [5, 6, 7, 8]  # type: ignore[method-assign]
+    return session
+
+
+@pytest.mark.parametrize("kind", ["llama", "bloom"])
+def test_the_loaded_model_is_checked(few: None, kind: str) -> None:
+    checks = list(loaded.model_checks(open_session(kind=kind)))
+    assert [check.name for check in checks[1:]] == [
+        "greedy, ideal drafter",
+        "greedy, head",
+        "temperature 0.8, ideal drafter",
+        "temperature 0.8, head",
+    ]
+    assert all(check.passed for check in checks)
+    assert checks[1].figures["n_accepted"] > 3
+
+
+def test_a_difference_is_shown_with_its_gap(few: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = loaded._with_drafter
+
+    def wrong(*arguments: Any) -> Any:
+        done = original(*arguments)
+        return dataclasses.replace(done, token_ids=(*done.token_ids[:3], 9, *done.token_ids[4:]))
+
+    monkeypatch.setattr(loaded, "_with_drafter", wrong)
+    check = list(loaded.model_checks(open_session(torch.bfloat16)))[1]
+    assert not check.passed
+    assert check.figures["index"] == 3
+    assert check.figures["gap"] > 0
+    assert check.figures["gap_float32"] == pytest.approx(check.figures["gap"], rel=0.2)
+    assert "in float32" in check.detail
+
+
+def test_what_may_be_rounding() -> None:
+    greedy, drawn = GenerationConfig(), GenerationConfig(temperature=0.8)
+    near, far = Difference(1, 2, 3, 1e-6, 1e-6, 2.0), Difference(1, 2, 3, 0.1, 0.1, 2.0)
+    assert loaded.may_be_rounding(near, torch.float32, greedy)
+    assert not loaded.may_be_rounding(far, torch.float32, greedy)
+    assert loaded.may_be_rounding(far, torch.bfloat16, greedy)
+    assert not loaded.may_be_rounding(near, torch.float32, drawn)
+    assert not loaded.may_be_rounding(Difference(1, 2, None), torch.bfloat16, greedy)
+
+
+def test_a_certificate_is_kept_and_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EAGLE_CACHE", str(tmp_path))
+    assert last_certificate("m", "h", "float32") is None
+    path = certificate_path("m", "h", "float32")
+    write_certificate(GOOD, path)
+    assert last_certificate("m", "h", "float32") == GOOD
+    assert last_certificate("m", "h", "bfloat16") is None
+    assert certificate_path("a/m", "h", "float32") != path
+    for broken in ("{", "[]", '{"checks": [{}]}'):
+        path.write_text(broken)
+        assert last_certificate("m", "h", "float32") is None
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+def test_an_empty_or_failed_certificate_does_not_pass() -> None:
+    assert GOOD.passed
+    assert not dataclasses.replace(GOOD, checks=()).passed
+    failed = dataclasses.replace(GOOD, checks=(*CHECKS, Check("model", "x", False, "no")))
+    assert not failed.passed
+    assert "FAIL  x" in as_table(failed)
+    assert "3 checks, 1 failed" in as_table(failed)
+
+
+def test_the_badge_says_what_is_known() -> None:
+    info: Any = FakeInfo()
+    assert "not verified yet" in render.header_html(info)
+    assert "verified" not in render.header_html(None)
+    good = render.header_html(info, GOOD)
+    assert "verified: 2 checks, 2026-01-02" in good
+    assert "&lt;b&gt;" in good
+    failed = dataclasses.replace(GOOD, checks=(Check("model", "x", False, "no"),))
+    assert "verification failed: 1 of 1" in render.header_html(info, failed)
+    limited = dataclasses.replace(info, drafting="chain", drafting_reason="why")
+    assert 'title="why">drafting: chain' in render.header_html(limited)
+
+
+def test_the_command(
+    few: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("EAGLE_CACHE", str(tmp_path / "cache"))
+    # 300 seeds are too few for the faintest of the planted bugs.
+    some = statistics.cases()[:3]
+    monkeypatch.setattr(statistics, "cases", lambda: some)
+    base = save_llama(tmp_path / "base")
+    head = save_head(base, tmp_path / "head")
+    out = tmp_path / "certificate.json"
+    flags = ["verify", "--base", str(base), "--head", str(head), "--device", "cpu"]
+    assert main([*flags, "--json", "--out", str(out)]) == 0
+    report = json.loads(capsys.readouterr().out.rstrip("\n").split("\n")[-1])
+    assert report["passed"] is True
+    sections = {check["section"] for check in report["checks"]}
+    assert sections == {"tokens", "statistics", "planted", "model"}
+    assert json.loads(out.read_text()) == report
+    kept = last_certificate(report["base"], report["head"], report["dtype"])
+    assert kept is not None
+    assert kept.to_dict() == report
+    assert main([*flags, "--out", str(tmp_path / "none" / "x.json")]) == 1
