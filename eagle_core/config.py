@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar, get_args
 from eagle_core.errors import ConfigError
 
 TreePolicy = Literal["chain", "static", "dynamic"]
-DrafterName = Literal["none", "eagle"]
+DrafterName = Literal["none", "ngram", "eagle"]
 Rule = Literal["greedy", "match", "sampling"]
 RuleChoice = Literal["auto", "match", "sampling"]
 DType = Literal["auto", "float32", "bfloat16"]
@@ -341,7 +341,9 @@ class DraftConfig:
     """Which drafter proposes, and in which tree."""
 
     drafter: DrafterName = setting(
-        "eagle", "none: plain decoding; eagle: the EAGLE head.", choices=get_args(DrafterName)
+        "eagle",
+        "none: plain decoding; ngram: repeats of earlier text alone; eagle: the EAGLE head.",
+        choices=get_args(DrafterName),
     )
     tree: TreeConfig = field(
         default_factory=TreeConfig, metadata={"help": "Shape of the draft tree."}

@@ -19,6 +19,7 @@ from jinja2.exceptions import TemplateError
 from eagle_core.config import DraftConfig, GenerationConfig, LoadConfig
 from eagle_core.drafters.base import Drafter
 from eagle_core.drafters.eagle import EagleDrafter
+from eagle_core.drafters.ngram import NgramDrafter
 from eagle_core.drafters.none import NoDrafter
 from eagle_core.engine import generate_tokens
 from eagle_core.errors import ConfigError, EagleError, NoChatTemplate, OutOfMemory
@@ -282,12 +283,13 @@ class Session:
         cancel: threading.Event,
     ) -> Iterator[Event]:
         _check_prompt(prompt_ids, self._target.vocab_size)
-        if draft.drafter == "eagle" and self._head is None:
-            yield Notice(
-                "warning", f"no EAGLE head is known for {self.info.base}: decoding plainly"
-            )
-        elif draft.drafter != "none" and self.info.drafting != "tree":
+        if draft.drafter != "none" and self.info.drafting != "tree":
             yield Notice("warning", self.info.drafting_reason)
+        if draft.drafter == "eagle" and self._head is None and self.info.drafting != "none":
+            yield Notice(
+                "warning", f"no EAGLE head is known for {self.info.base}: drafting by lookup alone"
+            )
+            draft = dataclasses.replace(draft, drafter="ngram")
         draft = self._allowed(draft)
         drafter = self._prepare(prompt_ids, draft)
         stream = TextStream(self._tokenizer, self._hidden_ids)
@@ -320,7 +322,8 @@ class Session:
         if self.info.drafting == "none":
             return dataclasses.replace(draft, drafter="none")
         if self.info.drafting == "chain":
-            return dataclasses.replace(draft, tree=dataclasses.replace(draft.tree, policy="chain"))
+            tree = dataclasses.replace(draft.tree, policy="chain", lookup=0)
+            return dataclasses.replace(draft, tree=tree)
         return draft
 
     def _prepare(self, prompt_ids: list[int], draft: DraftConfig) -> Drafter:
@@ -335,11 +338,11 @@ class Session:
                 break
             shared += 1
         keep = max(0, shared - 1) if self._cache.can_rewind else 0
-        if draft.drafter == "none" or self._head is None:
+        if draft.drafter != "eagle" or self._head is None:
             if self._eagle is not None:
                 self._eagle.reset()
             self._cache.rewind(keep)
-            return NoDrafter(keep)
+            return NgramDrafter(prompt_ids[:keep]) if draft.drafter == "ngram" else NoDrafter(keep)
         if self._eagle is None:
             self._eagle = EagleDrafter(
                 self._head, self._target.embed, self._target.output_embeddings,

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
-    from eagle_core.packing import plain_layers
-from eagle_core.session import Session
+    from eagle_core.session import Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +149,7 @@ class TransformersMethod:
         import torch
         from transformers import LogitsProcessorList
 
+        from eagle_core.packing import plain_layers
         from eagle_core.processors import count_penalty
 
         if generation.stop:

@@ -25,7 +25,7 @@ from eagle_core.config import (
 )
 from eagle_core.errors import ConfigError, EagleError
 
-MethodName = Literal["none", "eagle", "transformers"]
+MethodName = Literal["none", "ngram", "eagle", "transformers"]
 WARMUP_TOKENS = 32
 
 
@@ -35,7 +35,7 @@ class BenchConfig:
 
     methods: tuple[MethodName, ...] = setting(
         ("none", "eagle"),
-        "Comma-separated: none (this engine's plain decoding), eagle, transformers (its generate).",
+        "Comma-separated: none (this engine's plain decoding), ngram, eagle, transformers (its generate).",
     )
     repeats: int = setting(1, "Times each question is asked.", min=1, max=1000)
     limit: int | None = setting(

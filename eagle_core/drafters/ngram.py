@@ -6,6 +6,8 @@ nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -15,12 +17,16 @@ from eagle_core.tree import DraftTree
 
 
 class NgramDrafter:
-    """One path of earlier text."""
+    """One path of earlier text.
+
+    Args: committed: tokens that the target's cache holds already.
+    """
 
     name = "ngram"
 
-    def __init__(self) -> None:
+    def __init__(self, committed: Sequence[int] = ()) -> None:
         self._repeats = RepeatIndex()
+        self._repeats.extend(committed)
 
     @property
     def length(self) -> int:

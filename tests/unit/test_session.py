@@ -28,6 +28,7 @@ from tests.support.tiny_models import save_llama
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
 EAGLE = DraftConfig("eagle", TreeConfig(branching=4, size=12, depth=3))
 PLAIN = DraftConfig("none")
+NGRAM = DraftConfig("ngram")
 SHORT = GenerationConfig(max_new_tokens=16)
 
 
@@ -232,12 +233,20 @@ def test_an_unforeseen_error_becomes_one_sentence(session, monkeypatch, caplog):
     finished(ask(session, "hello"))
 
 
-def test_without_a_head_the_answer_is_plain_and_says_so(folders):
+def test_without_a_head_earlier_text_is_looked_up_and_the_answer_is_the_same(folders):
     plain = Session.open(LoadConfig(base=str(folders[0]), dtype="float32", device="cpu"))
-    events = list(plain.generate([5, 6, 7], SHORT, EAGLE))
-    assert any(isinstance(event, Notice) for event in events)
-    assert finished(events).stats.n_drafted == 0
+    wanted = finished(plain.generate([5, 6, 7], SHORT, PLAIN)).token_ids
+    # The prompt holds the answer already, so that it is found there.
+    prompt = [5, 6, 7, *wanted, 5, 6, 7]
+    truth = finished(plain.generate(prompt, SHORT, PLAIN))
+    for _ in range(2):  # the second time most of the prompt is in the cache
+        events = list(plain.generate(prompt, SHORT, EAGLE))
+        (notice,) = [event for event in events if isinstance(event, Notice)]
+        assert "lookup" in notice.message
+        assert finished(events).token_ids == truth.token_ids
+        assert finished(events).stats.n_drafted > 0
     assert plain.info.head is None
+    assert not [e for e in plain.generate(prompt, SHORT, NGRAM) if isinstance(e, Notice)]
 
 
 def test_no_chat_template_is_an_error_with_a_way_out(folders):
