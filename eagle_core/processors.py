@@ -108,7 +108,9 @@ class Processors:
     def _build(self, device: torch.device) -> list[LogitsProcessor]:
         config, found = self._config, list[LogitsProcessor]()
         if config.logit_bias:
-            bias = [[[token], value] for token, value in config.logit_bias]
+            bias: list[list[list[int] | float]] = [
+                [[token], value] for token, value in config.logit_bias
+            ]
             found.append(SequenceBiasLogitsProcessor(bias))
         if config.repetition_penalty != 1:
             found.append(RepetitionPenaltyLogitsProcessor(float(config.repetition_penalty)))

@@ -9,7 +9,7 @@ always. Knows nothing of trees, nor of processors that look at earlier tokens (`
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -90,7 +90,7 @@ def _keep_likely(scores: Tensor, config: GenerationConfig) -> Tensor:
     """transformers' own rules for which tokens of [R, V] stay, in ``generate``'s order."""
     if config.top_k == 0 and config.top_p >= 1 and config.min_p == 0:
         return scores
-    no_tokens = torch.empty((scores.shape[0], 0), dtype=torch.long, device=scores.device)
+    no_tokens: Any = torch.empty((scores.shape[0], 0), dtype=torch.long, device=scores.device)
     if config.top_k > 0:
         scores = TopKLogitsWarper(config.top_k)(no_tokens, scores)
     if config.top_p < 1:

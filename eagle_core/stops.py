@@ -50,13 +50,12 @@ class StopStrings:
             return None
         for i, token_id in enumerate(run):
             delta = self._stream.feed((TokenOut(token_id, "target", 0, 1.0),))
-            self._read(delta.text if delta is not None else "")
-            if self.is_complete:
+            if self._completes(delta.text if delta is not None else ""):
                 return i + 1
         return None
 
-    def _read(self, text: str) -> None:
-        """Look for a stop string that ends in ``text``, or in what the stream will surely add to it."""
+    def _completes(self, text: str) -> bool:
+        """Whether a stop string ends in ``text``, or in what the stream will surely add to it."""
         known = self._recent + text
         searched = known + self._stream.held_text()
         found = _first(searched, self._stops)
@@ -65,6 +64,7 @@ class StopStrings:
             self._end = first_char + found
         self._n_read += len(text)
         self._recent = known[-(self._longest - 1) :] if self._longest > 1 else ""
+        return found is not None
 
     def shown(self, delta: TextDelta | None, *, is_last: bool = False) -> TextDelta | None:
         """What may be shown once ``delta`` is final: never a part of a stop string.
@@ -90,7 +90,7 @@ class StopStrings:
         """
         if self._stops and not self.is_complete:
             tail = self._stream.flush()
-            self._read(tail.text if tail is not None else "")
+            self._completes(tail.text if tail is not None else "")
         return self.shown(delta, is_last=True)
 
     def _release(self, n_chars: int) -> TextDelta | None:

@@ -27,8 +27,8 @@ class Draws:
     """How the children of a tree's nodes were drawn: what the rule ``sampling`` must know.
 
     Row r belongs to node ``nodes[r]``; a node without a row has no children. ``candidates[r]`` are columns of
-    ``q[r]`` in the order of the draws; -1: no draw. With replacement a candidate may come twice, while the
-    tree holds it once.
+    ``q[r]`` in the order of the draws; -1: no draw. With replacement a candidate may come twice; of two equal
+    siblings only the first is ever reached.
     """
 
     nodes: Tensor  # [R] i64

@@ -132,12 +132,13 @@ def _verify_lazily(
             scores = processors(scores, [run])
         if node in row_of:
             rows = torch.tensor([row_of[node]])
-            token, chance, may_go_on = _choose_in_rounds(
+            token, chance, is_drafted = _choose_in_rounds(
                 tree, rows, scores, noise, torch.tensor([depth]), config
             )
+            may_go_on = bool(is_drafted)
         else:
             token, chance = choose(scores, noise.draw[depth : depth + 1], config)
-            may_go_on = torch.tensor([tree.draws is None])
+            may_go_on = tree.draws is None
         run.append(int(token))
         probabilities.append(float(chance))
         child = children.get((node, run[-1])) if may_go_on else None

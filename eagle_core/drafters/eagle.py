@@ -60,7 +60,7 @@ class _Plan:
     n_children: Tensor  # [R] i64
 
 
-# Features [R, D] -> places in the draft vocabulary of each row's candidates, [R, width] i64.
+# Features [R, D] and a width -> each row's candidates as places in the draft vocabulary, [R, width] i64.
 _Pick = Callable[[Tensor, int], Tensor]
 
 
@@ -189,6 +189,7 @@ class EagleDrafter:
         finally:
             self._cache.rewind(committed)
         tree = dataclasses.replace(tree, draws=draw.draws(plan, self._vocabulary))
+        # Elsewhere finding idle nodes would cost a sync; no walk reaches them, so they do no harm.
         return without_idle_nodes(tree) if pending.device.type == "cpu" else tree
 
     def _limits(self, budget: Budget) -> tuple[int, int]:

@@ -134,8 +134,8 @@ def make_control(spec: dataclasses.Field[Any]) -> Any:
         return gr.Checkbox(value=default, **common)
     if "min" not in limits:
         n_lines = 2 if limits.get("repeats") else 1
-        text = {"placeholder": EXAMPLES[spec.name], "lines": n_lines, "max_lines": 4 * n_lines}
-        return gr.Textbox(value=default or "", **text, **common)
+        common |= {"placeholder": EXAMPLES[spec.name], "lines": n_lines, "max_lines": 4 * n_lines}
+        return gr.Textbox(value=default or "", **common)
     low, high, step = limits["min"], limits["max"], limits.get("step", 1)
     if (high - low) / step <= MAX_SLIDER_STOPS:
         precision = 0 if isinstance(default, int) else None

@@ -159,12 +159,14 @@ def test_every_policy_draws_within_its_budget(target, tree, with_replacement):
 @pytest.mark.parametrize("tree", TREES, ids=lambda t: f"{t.policy}-{t.depth}-{t.size}")
 def test_the_shape_does_not_depend_on_the_tokens(target, tree):
     drafter = ready(target, tree)
+    # So hot that every token has a chance: a node is left out only where q has too few tokens.
+    hot = dataclasses.replace(SAMPLING, temperature=5.0)
     drawn = [
-        drafter.sample(torch.tensor(3), Budget(256, 16), dataclasses.replace(SAMPLING, seed=seed))
+        drafter.sample(torch.tensor(3), Budget(256, 16), dataclasses.replace(hot, seed=seed))
         for seed in range(8)
     ]
     assert len({tuple(one.parents.tolist()) for one in drawn}) == 1
-    assert len({tuple(one.tokens.tolist()) for one in drawn}) == len(drawn)
+    assert len({tuple(one.tokens.tolist()) for one in drawn}) > 1
 
 
 @pytest.mark.parametrize("vocabulary", [None, list(range(20, 90))])
