@@ -54,7 +54,8 @@ class PythonStep:
 
     def run(self) -> None:
         """Call it on what the recorded arguments now hold."""
-        results = tree_leaves(self.function(*self.args, **self.kwargs))
+        leaves = tree_leaves(self.function(*self.args, **self.kwargs))
+        results = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         for output, result in zip(self.outputs, results, strict=True):
             if output is not result:
                 output.copy_(result)
@@ -77,6 +78,7 @@ class Recorder:
     steps: list[PythonStep | NativeStep] = field(default_factory=list)
     kept: list[Any] = field(default_factory=list)
     is_paused: bool = False
+    n_bytes: int = 0  # of the results that are kept
     _changing: set[int] = field(default_factory=set)
     _moving: set[int] = field(default_factory=set)
 
@@ -123,6 +125,7 @@ class Recorder:
             return
         if not is_in_place and all(_storage(tensor) in read for tensor in outputs):
             return  # a view: it has its address already
+        self.n_bytes += sum(t.nbytes for t in outputs if _storage(t) not in read)
         if read & self._moving:
             raise Unrecordable(f"{name} reads the mask or the cache")
         if not read & self._changing:
@@ -172,6 +175,7 @@ class Recorder:
     def product(self, kind: int, tensors: Sequence[Tensor], numbers: list[int]) -> None:
         """A native step made by ``ops``; ``tensors`` are what it reads and writes."""
         self.kept.append(tuple(tensors))
+        self.n_bytes += tensors[-1].nbytes
         self._changing |= {_storage(tensor) for tensor in tensors}
         self.steps.append(_padded([kind, *numbers]))
 

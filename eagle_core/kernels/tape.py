@@ -22,6 +22,7 @@ from eagle_core.kernels.recording import LINEAR, LINEAR_OUT, PythonStep, Recorde
 
 logger = logging.getLogger(__name__)
 
+MOST_BYTES = 256 << 20  # of results kept by all tapes of a model together
 MOST_ROWS = 32  # more rows are seldom, and their forwards spend little in Python
 
 Tensors = tuple[Tensor, ...]
@@ -71,6 +72,7 @@ class TapeDeck:
         self._cache: weakref.ref[Any] | None = None
         self._tapes: dict[tuple[int, bool], Tape | None] = {}  # None: seen once
         self._refused: set[tuple[int, bool]] = set()
+        self._n_bytes = 0
 
     def run(self, inputs: Tensors, mask: Tensor | None, cache: Any) -> Tensors:
         """A forward, replayed where that is known to be the same."""
@@ -97,6 +99,7 @@ class TapeDeck:
         if known is None:
             self._cache = weakref.ref(cache)
             self._tapes.clear()
+            self._n_bytes = 0
             known = cache
         return known is cache
 
@@ -108,10 +111,18 @@ class TapeDeck:
         try:
             with recorder.recording():
                 outputs = self._forward(own, mask, cache)
-        except Unrecordable as reason:
-            logger.info("forwards of %d rows are not replayed: %s", key[0], reason)
+        except Exception as reason:
+            # Whatever a model does that a recording cannot bear: its own forward is there.
+            is_known = isinstance(reason, Unrecordable)
+            logger.info(
+                "forwards of %d rows are not replayed: %s", key[0], reason, exc_info=not is_known
+            )
             self._refused.add(key)
             return self._forward(inputs, mask, cache)
+        if self._n_bytes + recorder.n_bytes > MOST_BYTES:
+            self._refused.add(key)
+            return outputs
+        self._n_bytes += recorder.n_bytes
         parts = _parts(recorder.steps)
         scores = _find_scores(parts, outputs[0])
         self._tapes[key] = Tape(own, parts, outputs, scores, recorder.kept, cache.length)

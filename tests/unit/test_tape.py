@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from eagle_core.kernels import ops
+from eagle_core.kernels import ops, tape
 from eagle_core.kernels.attention import use_rows_attention
-from eagle_core.kernels.recording import Recorder, Unrecordable
+from eagle_core.kernels.recording import Recorder, Unrecordable, active
 from eagle_core.kernels.tape import MOST_ROWS, TapeDeck
 from eagle_core.packing import pack_layers
 from eagle_core.target import Target
@@ -170,3 +170,30 @@ def test_many_rows_are_never_recorded():
         target.forward_tree(tree, cache)
         cache.advance(1)
     assert target._tapes.n_replayed() == 0
+
+
+def test_a_forward_that_breaks_under_recording_still_answers(caplog):
+    def forward(inputs, mask, cache):
+        if active() is not None:
+            raise ValueError("no recording, please")
+        return (inputs[0].float() * 2,)
+
+    deck, holder = TapeDeck(forward), Length()
+    for _ in range(4):
+        (found,) = deck.run((torch.tensor([3, 4]),), None, holder)
+        assert found.tolist() == [6, 8]
+    assert deck.n_replayed() == 0
+
+
+def test_tapes_do_not_take_more_memory_than_allowed(monkeypatch):
+    monkeypatch.setattr(tape, "MOST_BYTES", 200_000)
+    target = fast_target("llama")
+    cache = target.new_cache(300)
+    target.prefill_chunk(torch.arange(8), cache)
+    random = torch.Generator().manual_seed(0)
+    for n_nodes in range(1, 13):
+        for _ in range(4):
+            target.forward_tree(some_tree(n_nodes, random), cache)
+            cache.advance(1)
+    assert 0 < target._tapes.n_replayed() < 12
+    assert target._tapes._n_bytes <= 200_000
