@@ -30,7 +30,7 @@ TITLE = "EAGLE chat"
 EMPTY = (
     "### Ask something\n"
     "Answers come from a model on this machine. Words on a blue ground were guessed ahead "
-    "by the draft head and confirmed by the model."
+    "and confirmed by the model."
 )
 PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
 ON_CHANNEL = """

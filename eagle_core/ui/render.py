@@ -183,7 +183,7 @@ def figures_html(transcript: Transcript) -> str:
         ),
         figure(
             number(transcript.accepted_share, "{:.0%}"), "drafted",
-            "Share of the answer that the draft head guessed and the base model confirmed",
+            "Share of the answer that was guessed ahead and confirmed by the base model",
         ),
         figure(str(len(transcript.tokens)), "tokens", "Tokens of the answer", "minor"),
         figure(
