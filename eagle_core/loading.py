@@ -80,6 +80,8 @@ def load_base(config: LoadConfig, on_event: OnEvent = ignore_event) -> LoadedBas
     model.requires_grad_(False)
     if device.type == "cpu":
         with memory_errors(config.base):
+            if model.dtype == torch.bfloat16 and config.reproducible:
+                use_rows_attention(model)
             pack_if_it_fits(model, on_event)
     return LoadedBase(model, tokenizer, config.base, context_length)
 
@@ -239,7 +241,8 @@ def pack_if_it_fits(model: PreTrainedModel, on_event: OnEvent) -> None:
     if must_compile():
         on_event(LoadProgress("compiling the fast layers for this processor, once"))
     pack_layers(model)
-    use_rows_attention(model)
+    if model.dtype == torch.float32:
+        use_rows_attention(model)
 
 
 @contextmanager

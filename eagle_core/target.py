@@ -71,6 +71,8 @@ class Target:
         self._decoder = _module(model, "get_decoder")
         self._mask = _MaskBuffer(self.dtype, self.device)
         self._tapes = TapeDeck(self._plain) if _can_be_recorded(self._config) else None
+        has_rows = getattr(self._config, "_attn_implementation", None) == ROWS_ATTENTION
+        self._pads_rows = has_rows and self.dtype == torch.bfloat16 and not self.has_state
 
     @property
     def device(self) -> torch.device:
@@ -131,12 +133,16 @@ class Target:
         """Evaluate every node of a tree at once; its N rows stay uncommitted in the cache.
 
         A one-node tree takes the model's ordinary path, with no mask; so does every chain when
-        ``chains_only`` is set, and then nothing but a chain may come.
+        ``chains_only`` is set, and then nothing but a chain may come. In bfloat16 on a CPU one row is
+        computed beside a second one that is dropped: products of one row round differently there.
         Returns: logits [N, V], features [N, D].
         """
         device = self.device
         tokens = tree.tokens.to(device)  # [N]
         if tree.n_nodes == 1:
+            if self._pads_rows and cache.room > 1:
+                two = self.forward_tree(DraftTree.chain(tree.tokens[0], tree.tokens), cache)
+                return TargetOutput(two.logits[:1], two.features[:1])
             positions = torch.full((1,), cache.length, dtype=torch.int64, device=device)
             return self._forward_rows(tokens, positions, None, cache)
         assert not self.has_state, "a state cannot branch"

@@ -1,6 +1,6 @@
 """The attention kernel as an attention implementation of transformers, under the name ``eagle_rows``.
 
-It serves one float32 text on the CPU; everything else goes to PyTorch's fused attention. Row by row it
+It serves one text on the CPU; everything else goes to PyTorch's fused attention. Row by row it
 takes the keys in the order of their positions, so that a tree's row is bit for bit what the same tokens one
 by one would give.
 """
@@ -18,6 +18,7 @@ from transformers.masking_utils import sdpa_mask
 from eagle_core.kernels import ops
 
 NAME = "eagle_rows"
+SERVED = (torch.float32, torch.bfloat16)
 UNKNOWN_EXTRAS = ("softcap", "s_aux", "position_bias", "sinks")  # what the kernel does not compute
 
 
@@ -40,17 +41,22 @@ def rows_attention(
     mask = None
     if attention_mask is not None:
         mask = attention_mask[0, 0]  # [N, S]
-        if mask.dtype == torch.bool:
+        if mask.dtype == torch.bfloat16:
+            mask = mask.float()
+        elif mask.dtype == torch.bool:
             mask = torch.zeros(mask.shape).masked_fill_(~mask, torch.finfo(torch.float32).min)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    return ops.attention(query[0], key[0], value[0], mask, scale)[None], None
+    if query.dtype == torch.float32:
+        return ops.attention(query[0], key[0], value[0], mask, scale)[None], None
+    rows, keys, values = query[0].float(), key[0].float(), value[0].float()
+    return ops.attention(rows, keys, values, mask, scale).to(query.dtype)[None], None
 
 
 def _fits(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float, extras: Any
 ) -> bool:
     n_batch, n_heads, n_rows, head_dim = query.shape
-    if query.dtype != torch.float32 or query.device.type != "cpu" or n_batch != 1:
+    if query.dtype not in SERVED or query.device.type != "cpu" or n_batch != 1:
         return False
     if dropout or query.requires_grad or key.requires_grad:
         return False
@@ -63,17 +69,18 @@ def _fits(
 
 
 def _is_fit_mask(mask: Tensor, n_rows: int, n_keys: int) -> bool:
-    has_dtype = mask.dtype in (torch.bool, torch.float32)
+    has_dtype = mask.dtype in (torch.bool, *SERVED)
     return mask.shape == (1, 1, n_rows, n_keys) and mask.stride(-1) == 1 and has_dtype
 
 
 def use_rows_attention(model: nn.Module) -> bool:
     """Let a model's sdpa layers use the kernel where it serves; says whether there were any.
 
-    Without a compiler, or in another precision or place than float32 on the CPU, nothing is changed.
+    Without a compiler, or in another precision or place than float32 and bfloat16 on the CPU, nothing is
+    changed. In bfloat16 the attention is computed in float32 and rounded once.
     """
     weight = next(model.parameters())
-    if not ops.has_kernels() or weight.dtype != torch.float32 or weight.device.type != "cpu":
+    if not ops.has_kernels() or weight.dtype not in SERVED or weight.device.type != "cpu":
         return False
     return bool(set_attention(model, "sdpa", NAME))
 

@@ -13,6 +13,7 @@ from eagle_core.kernels.attention import NAME, use_rows_attention
 from eagle_core.packing import pack_layers
 from eagle_core.target import Target, self_check
 from eagle_core.testing import tiny_model
+from eagle_core.tree import DraftTree
 
 needs_kernels = pytest.mark.skipif(not ops.has_kernels(), reason="no C++ compiler here")
 pytestmark = needs_kernels
@@ -163,9 +164,22 @@ def test_a_whole_models_tree_rows_are_bitwise_the_sequential_ones(kind, window):
 
 
 def test_other_precisions_keep_their_attention():
-    model = tiny_model("llama", dtype=torch.bfloat16)
+    model = tiny_model("llama", dtype=torch.float64)
     assert not use_rows_attention(model)
     assert model.config._attn_implementation == "sdpa"
+
+
+def test_bfloat16_rows_are_those_read_one_by_one():
+    model = tiny_model("llama", dtype=torch.bfloat16, hidden_size=64).requires_grad_(False)
+    plain = tiny_model("llama", dtype=torch.bfloat16, hidden_size=64)
+    assert use_rows_attention(model)
+    target = Target(model)
+    assert target._pads_rows
+    assert max(self_check(target, seed) for seed in range(3)) == 0.0
+    assert max(self_check(Target(plain), seed) for seed in range(3)) > 0.0
+    cache = target.new_cache(9)  # no room for a second row: the ordinary way
+    target.prefill_chunk(torch.arange(8), cache)
+    assert target.forward_tree(DraftTree.single(torch.tensor(3)), cache).logits.shape[0] == 1
 
 
 def test_switched_off_without_a_compiler_or_by_the_variable(monkeypatch, tmp_path, caplog):
