@@ -49,7 +49,11 @@ def target() -> Target:
 
 def ready(target: Target, tree: TreeConfig, vocabulary: list[int] | None = None) -> EagleDrafter:
     """A drafter that knows the prompt."""
-    drafter = eagle_drafter(target, tree, tiny_head(target.hidden_size, vocabulary=vocabulary))
+    head = tiny_head(target.hidden_size, vocabulary=vocabulary)
+    with torch.no_grad():
+        for parameter in head.parameters():
+            parameter.mul_(0.3)  # less sure of itself, so that draws differ
+    drafter = eagle_drafter(target, tree, head)
     ids = torch.tensor(PROMPT)
     drafter.commit(ids, target.prefill_chunk(ids, target.new_cache()).features, torch.tensor(3))
     return drafter
@@ -111,7 +115,7 @@ def test_all_ways_to_check_a_drawn_tree_agree(with_replacement):
     q = q / q.sum(dim=1, keepdim=True)
     layout = tree_layout(((0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0)))
     nodes = [0, 1, 2, 4]
-    for seed in range(120):
+    for seed in range(80):
         config = dataclasses.replace(SAMPLING, seed=seed, with_replacement=with_replacement)
         numbers = stream_noise("draft", seed, 9, len(nodes), 3)
         tokens = torch.zeros(8, dtype=torch.long)
@@ -137,8 +141,8 @@ def test_all_ways_to_check_a_drawn_tree_agree(with_replacement):
         assert len(runs) == 1
         n_accepted += len(verdict.path)
         n_smaller += small.n_nodes < whole.n_nodes
-    assert n_accepted > 60
-    assert n_smaller > 20
+    assert n_accepted > 40
+    assert n_smaller > 15
 
 
 @pytest.mark.parametrize("tree", TREES, ids=lambda t: f"{t.policy}-{t.depth}-{t.size}")
@@ -159,14 +163,14 @@ def test_every_policy_draws_within_its_budget(target, tree, with_replacement):
 @pytest.mark.parametrize("tree", TREES, ids=lambda t: f"{t.policy}-{t.depth}-{t.size}")
 def test_the_shape_does_not_depend_on_the_tokens(target, tree):
     drafter = ready(target, tree)
-    # So hot that every token has a chance: a node is left out only where q has too few tokens.
+    # So hot that every token has a chance: only where q has too few tokens is a node left out.
     hot = dataclasses.replace(SAMPLING, temperature=5.0)
     drawn = [
         drafter.sample(torch.tensor(3), Budget(256, 16), dataclasses.replace(hot, seed=seed))
         for seed in range(8)
     ]
     assert len({tuple(one.parents.tolist()) for one in drawn}) == 1
-    assert len({tuple(one.tokens.tolist()) for one in drawn}) > 1
+    assert len({tuple(one.tokens.tolist()) for one in drawn}) > 4
 
 
 @pytest.mark.parametrize("vocabulary", [None, list(range(20, 90))])
