@@ -119,7 +119,7 @@ class Target:
         _check_ids(ids)
         if self.has_state and cache.length > 0 and ids.shape[0] > 1:
             # A state goes on by single tokens: several at once start from an empty one in transformers.
-            outputs = [self.prefill_chunk(token, cache) for token in ids.split(1)]
+            outputs = [self.prefill_chunk(token, cache) for token in torch.split(ids, 1)]
             return TargetOutput(outputs[-1].logits, torch.cat([out.features for out in outputs]))
         n_tokens = ids.shape[0]
         ids = ids.to(self.device)

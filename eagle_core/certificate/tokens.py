@@ -117,7 +117,8 @@ def _check(target: Target, case: Case, rule: str, plain: list[list[int]]) -> Che
         n_drafted += done.stats.n_drafted
     if not n_drafted or (case.accepts is not None and case.accepts is not (n_accepted > 0)):
         problems.append(f"the case proves nothing: {n_accepted} of {n_drafted} accepted")
-    detail = f"{n_answers} answers, {n_tokens} tokens equal; {n_accepted} of {n_drafted} drafted were kept"
+    answers = "1 answer" if n_answers == 1 else f"{n_answers} answers"
+    detail = f"{answers}, {n_tokens} tokens equal; {n_accepted} of {n_drafted} drafted were kept"
     return Check(
         "tokens",
         f"{case.name}, {rule}",

@@ -116,6 +116,7 @@ def test_a_state_is_read_in_parts_as_in_one():
         cache.rewind(5)
         assert cache.length == 0, "a state cannot go back by some tokens"
     target.prefill_chunk(text, cache)
-    target._forward(text[:1], torch.tensor([N]), None, cache, n_logits=1)  # and never committed
+    with torch.inference_mode():
+        target._forward(text[:1], torch.tensor([N]), None, cache, n_logits=1)  # and never committed
     cache.rewind(N)
     assert cache.length == 0, "it holds a token that nobody committed"

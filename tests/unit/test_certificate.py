@@ -24,12 +24,12 @@ from eagle_core.cli import main
 from eagle_core.config import GenerationConfig
 from eagle_core.loading import LoadedBase
 from eagle_core.session import Session
-from eagle_core.testing import ByteTokenizer, tiny_model
+from eagle_core.testing import tiny_model
 from eagle_core.ui import render
 from tests.support.cli import save_head
 from tests.support.fake_session import FakeInfo
 from tests.support.tiny_heads import tiny_head
-from tests.support.tiny_models import save_llama
+from tests.support.tiny_models import byte_level_tokenizer, save_llama
 
 CHECKS = (Check("model", "greedy", True, "32 tokens equal"), Check("tokens", "<b>", True, "x"))
 GOOD = Certificate("m", "h", "float32", "cpu", "2026-01-02T03:04:05+00:00", "1", 2.0, CHECKS)
@@ -99,7 +99,8 @@ def test_chi_square_is_that_of_the_textbook() -> None:
 
 
 def open_session(dtype: torch.dtype = torch.float32, kind: Any = "llama") -> Session:
-    base = LoadedBase(tiny_model(kind, dtype=dtype), ByteTokenizer(), "tiny", 256)
+    tokenizer = byte_level_tokenizer()
+    base = LoadedBase(tiny_model(kind, dtype=dtype, vocab=len(tokenizer)), tokenizer, "tiny", 256)
     session = Session(base, tiny_head(32), "head")
     session.encode_chat = lambda messages: [5, 6, 7, 8]  # type: ignore[method-assign]
     return session
@@ -199,5 +200,5 @@ def test_the_command(
     assert json.loads(out.read_text()) == report
     kept = last_certificate(report["base"], report["head"], report["dtype"])
     assert kept is not None
-    assert kept.to_dict() == report
+    assert json.loads(json.dumps(kept.to_dict())) == report
     assert main([*flags, "--out", str(tmp_path / "none" / "x.json")]) == 1

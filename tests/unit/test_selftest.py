@@ -17,9 +17,10 @@ from eagle_core.packing import pack_layers
 from eagle_core.selftest import self_test
 from eagle_core.session import Session
 from eagle_core.target import Target, TargetOutput
-from eagle_core.testing import KINDS, ByteTokenizer, Kind, tiny_model, tiny_target
+from eagle_core.testing import KINDS, Kind, tiny_model, tiny_target
 from eagle_core.tree import DraftTree
 from tests.support.tiny_heads import tiny_head
+from tests.support.tiny_models import byte_level_tokenizer
 
 DTYPES = [torch.float32, torch.bfloat16]
 PROMPT = [10, 20, 30, 40, 50]
@@ -132,7 +133,9 @@ def test_a_model_that_cannot_even_decode_is_refused(monkeypatch: Any, value: flo
 
 
 def open_session(kind: Kind, on_event: Any = None, **settings: Any) -> Session:
-    base = LoadedBase(tiny_model(kind, **settings), ByteTokenizer(), f"tiny {kind}", 128)
+    tokenizer = byte_level_tokenizer()
+    model = tiny_model(kind, vocab=len(tokenizer), **settings)
+    base = LoadedBase(model, tokenizer, f"tiny {kind}", 128)
     return Session(base, tiny_head(32), "head", on_event)
 
 
