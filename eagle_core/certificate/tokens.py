@@ -105,7 +105,7 @@ def _check(target: Target, case: Case, rule: str, plain: list[list[int]]) -> Che
     n_answers = n_tokens = n_accepted = n_drafted = 0
     problems = []
     for config, expected in zip(SETTINGS, plain, strict=True):
-        if config.rule != rule:
+        if config.acceptance != rule:
             continue
         done = write(target, case.make(target, expected), case.tree, config)
         found = first_difference(expected, done.token_ids)
