@@ -71,7 +71,9 @@ def _add_flag(
     # SUPPRESS: a flag that was not given is absent, and the dataclass's own default holds.
     settings: dict[str, Any] = {"dest": _dest(kind, spec.name), "default": argparse.SUPPRESS}
     if hint is bool:
-        group.add_argument(flag, action="store_true", help=help_text, **settings)
+        # What is on by default has a flag that turns it off, too.
+        action: Any = argparse.BooleanOptionalAction if spec.default else "store_true"
+        group.add_argument(flag, action=action, help=help_text, **settings)
         return
     settings["type"], settings["metavar"] = _parser_of(hint)
     choices = spec.metadata.get("choices")

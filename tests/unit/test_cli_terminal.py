@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import signal
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from eagle_core.cli import chat, console, main, stream
+from eagle_core.cli.flags import add_config_flags, read_config
 from eagle_core.config import DraftConfig, GenerationConfig, LoadConfig, TreeConfig
 from eagle_core.events import (
     DownloadProgress,
@@ -225,3 +227,15 @@ def test_progress_is_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Non
     shown = terminal.getvalue()
     assert "model: 100%" in shown
     assert shown.endswith("loading\n")
+
+
+def test_a_setting_that_is_on_can_be_turned_off() -> None:
+    parser = argparse.ArgumentParser()
+    add_config_flags(parser, LoadConfig)
+
+    def read(*flags: str) -> LoadConfig:
+        return read_config(parser.parse_args(flags), LoadConfig)
+
+    assert read().reproducible
+    assert not read("--no-reproducible").reproducible
+    assert read("--reproducible", "--offline").offline
