@@ -5,7 +5,7 @@ the model itself: its own forward without a cache for plain decoding, plain deco
 
 Two measures, each relative to the spread of the logits (root mean square around their mean):
 - ``difference`` between a row of the tree and the same token computed alone. Rounding: about 1e-6 in
-  float32, 1e-2 in bfloat16. A token in a wrong place, or one that does not see what it should: 0.1 and more.
+  float32, up to 0.1 in bfloat16. A token in a wrong place: 0.1 to 1.6.
 - ``leak``: how a row changes when a token that it must not see is exchanged, in a forward of the same shape.
   A dense model computes the same bits again, so that even a faint leak stands out in every precision.
 """
@@ -27,14 +27,17 @@ from eagle_core.tree import DraftTree
 
 Drafting = Literal["tree", "chain", "none"]
 
-# Float32: a hundred times the rounding that was measured. 16 bits: about the least that a wrong position was
-# seen to cost (0.1 on tiny models, 0.35 on the default one); what costs less shows as a leak.
+# Float32: a hundred times the rounding that was measured (2e-6). 16 bits: rounding was measured at up to 0.11
+# on the default model, a wrong position at 0.49 and more. How a model rounds shows when its whole forward is
+# compared with single tokens; one that rounds more is allowed more, within bounds.
 TOLERANCES = {torch.float32: 2e-4, torch.float64: 1e-8}
-COARSE_TOLERANCE = 0.1
-# Experts' products have other shapes when a token goes to another expert: rounding, then.
-LEAK_SHARE = 0.02
+COARSE_TOLERANCE, MOST_COARSE, COARSE_SHARE = 0.25, 0.45, 3.0
+REFUSED_FROM = {torch.float32: 4e-4, torch.float64: 2e-8}
+COARSE_REFUSED_FROM = 0.8
+LEAK_TOLERANCES = {torch.float32: 4e-6, torch.float64: 1e-12}
+COARSE_LEAK = 2e-3
 N_PROMPT = 5
-# root, a, b, c: a and b follow the root, c follows b. d follows c.
+# root, a, b, c: a and b follow the root, c follows b.
 PARENTS = (-1, 0, 0, 2)
 PATH = (0, 2, 3)
 WHAT_MODELS_RAISE = (
@@ -75,7 +78,7 @@ class _Tokens:
     @property
     def text(self) -> Tensor:
         """The prompt and the path that is kept, [T]."""
-        return torch.cat((self.prompt, torch.stack((self.root, self.b, self.c, self.d))))
+        return torch.cat((self.prompt, torch.stack((self.root, self.b, self.c))))
 
 
 def self_test(target: Target, seed: int = 0) -> SelfTest:
@@ -84,9 +87,13 @@ def self_test(target: Target, seed: int = 0) -> SelfTest:
     Raises: ModelError when even plain decoding is not what the model computes.
     """
     started = perf_counter()
-    tolerance = TOLERANCES.get(target.dtype, COARSE_TOLERANCE)
     tokens, cache = _Tokens(target, seed), target.new_cache(N_PROMPT + 8)
-    alone = _check_plain(target, tokens, cache, tolerance)
+    alone, off = _check_plain(target, tokens, cache)
+    coarse = min(max(COARSE_TOLERANCE, COARSE_SHARE * off), MOST_COARSE)
+    tolerance = TOLERANCES.get(target.dtype, coarse)
+    # Experts' products have other shapes when a token goes to another expert: then it is rounding.
+    faint = LEAK_TOLERANCES.get(target.dtype, COARSE_LEAK)
+    leak_tolerance = tolerance if target.has_experts else faint
     if target.has_state:
         reason = "this model keeps state that cannot be taken back after a rejected draft: decoding plainly"
         return SelfTest("none", reason, 0.0, 0.0, tolerance, perf_counter() - started)
@@ -100,7 +107,7 @@ def self_test(target: Target, seed: int = 0) -> SelfTest:
         except WHAT_MODELS_RAISE as error:
             problems.append(f"{drafting}: {type(error).__name__}")
             continue
-        if difference <= tolerance and leak <= LEAK_SHARE * tolerance:
+        if difference <= tolerance and leak <= leak_tolerance:
             reason = "" if drafting == "tree" else _reason(problems, "single paths only")
             elapsed_s = perf_counter() - started
             return SelfTest(drafting, reason, difference, leak, tolerance, elapsed_s)  # type: ignore[arg-type]
@@ -115,40 +122,41 @@ def _reason(problems: list[str], consequence: str) -> str:
 
 
 def _check_plain(
-    target: Target, tokens: _Tokens, cache: KVCache, tolerance: float
-) -> dict[str, Tensor]:
-    """Logits [V] of every token, computed alone; checked against the whole text in one forward."""
+    target: Target, tokens: _Tokens, cache: KVCache
+) -> tuple[dict[str, Tensor], float]:
+    """Logits [V] of root, b and c, each computed alone, and how far they are from the whole text's forward.
+
+    Raises: ModelError when that is too far for rounding.
+    """
     cache.reset()
     target.prefill_chunk(tokens.prompt, cache)
     alone = {}
-    for name in "rbcd":
-        token = tokens.root if name == "r" else getattr(tokens, name)
-        alone[name] = target.forward_tree(DraftTree.single(token), cache).logits[0].float()
+    for name in ("root", "b", "c"):
+        single = DraftTree.single(getattr(tokens, name))
+        alone[name] = target.forward_tree(single, cache).logits[0].float()
         cache.advance(1)
-    whole = target.plain_logits(tokens.text)[N_PROMPT:].float()  # [4, V]
-    off = max(_distance(row, alone[name]) for row, name in zip(whole, "rbcd", strict=True))
-    if not off <= tolerance:
+    whole = target.plain_logits(tokens.text)[N_PROMPT:].float()  # [3, V]
+    off = max(_distance(row, alone[name]) for row, name in zip(whole, alone, strict=True))
+    limit = REFUSED_FROM.get(target.dtype, COARSE_REFUSED_FROM)
+    if not off <= limit:
         raise ModelError(
             "the model's logits, token by token, are not those of its own whole forward",
-            expected=f"a relative difference up to {tolerance:.0e}",
+            expected=f"a relative difference up to {limit:.0e}",
             got=f"{off:.1e}",
             hint="its architecture does not work with this engine; choose another model",
         )
-    return alone
+    return alone, off
 
 
 def _check_tree(
     target: Target, tokens: _Tokens, cache: KVCache, alone: dict[str, Tensor]
 ) -> tuple[float, float]:
-    """(difference, leak) of a tree with a branch, and of what follows its accepted path."""
+    """(difference, leak) of a tree with a branch, and of what follows when a part of its path is kept."""
     rows = _tree_rows(target, tokens, cache, tokens.a)
-    cache.keep(PATH)
-    after = target.forward_tree(DraftTree.single(tokens.d), cache).logits[0].float()
-    cache.rewind(N_PROMPT + 1)
-    sibling = target.forward_tree(DraftTree.single(tokens.a), cache).logits[0].float()
-    found = {"r": rows[0], "b": rows[2], "c": rows[3], "d": after}
-    difference = max(_distance(found[name], alone[name]) for name in found)
-    difference = max(difference, _distance(rows[1], sibling))
+    cache.keep(PATH[:2])
+    after = target.forward_tree(DraftTree.single(tokens.c), cache).logits[0].float()
+    pairs = ((rows[0], "root"), (rows[2], "b"), (rows[3], "c"), (after, "c"))
+    difference = max(_distance(row, alone[name]) for row, name in pairs)
     changed = _tree_rows(target, tokens, cache, tokens.other)
     leak = max(_distance(changed[node], rows[node]) for node in PATH)
     return difference, leak
@@ -168,7 +176,7 @@ def _check_chain(
     rows = _chain_rows(target, tokens, cache, tokens.c)
     cache.keep((0, 1))
     after = target.forward_tree(DraftTree.single(tokens.c), cache).logits[0].float()
-    pairs = ((rows[0], "r"), (rows[1], "b"), (rows[2], "c"), (after, "c"))
+    pairs = ((rows[0], "root"), (rows[1], "b"), (rows[2], "c"), (after, "c"))
     difference = max(_distance(row, alone[name]) for row, name in pairs)
     changed = _chain_rows(target, tokens, cache, tokens.other)
     leak = max(_distance(changed[node], rows[node]) for node in (0, 1))

@@ -86,6 +86,12 @@ class Target:
         return self.model.dtype
 
     @property
+    def has_experts(self) -> bool:
+        """Whether tokens are routed to experts: then a row's rounding depends on where the others go."""
+        names = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+        return any(getattr(self._config, name, None) for name in names)
+
+    @property
     def output_embeddings(self) -> nn.Module:
         """The LM head as a module, for a drafter that scores a part of the vocabulary."""
         return self._lm_head
