@@ -1,9 +1,9 @@
 """The distribution of what is written, against exact probabilities; and planted bugs, which must be caught.
 
 The target is a table: the next token depends on the last one, in a vocabulary of five. So the probability of
-every sequence of three tokens is known exactly. Sequences are drawn with many seeds through the engine's own
-``verify``; chi-square tests compare the counts of the second token, the first that a tree decides, and of all
-three. A right rule fails a test with probability ALPHA, fixed before any data; a planted bug must fail one.
+every sequence of a few tokens is known exactly. Sequences are drawn with many seeds through the engine's own
+``verify``; chi-square tests compare the counts of the second token, the first that a tree decides, and of the
+whole. A right rule fails a test with probability ALPHA, fixed before any data; a planted bug must fail one.
 
 A rule's ``Case`` says how a tree is proposed and verified; a new rule adds its cases to ``cases()``.
 """
@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from eagle_core.certificate import drawn
+from eagle_core.certificate.drawn import Bug, Judge, Propose, drawn_tree, plainly, pruned_by_value
 from eagle_core.certificate.records import Check
 from eagle_core.config import GenerationConfig
 from eagle_core.sampling import choose, position_noise, to_probabilities
@@ -27,24 +30,31 @@ from eagle_core.verify import Verdict, verify
 N_TOKENS = 5
 N_DRAWN = 3  # tokens of a sequence
 N_SEEDS = 1500
+N_SEEDS_SAMPLING = 400  # its trees cost more, and its planted bugs stand out more
 ALPHA = 1e-4
 LEAST_EXPECTED = 5.0  # cells below are joined, as the chi-square approximation wants
 START = 0  # the prompt's last token, at position 0
 CONFIG = GenerationConfig(N_DRAWN, temperature=0.9, top_p=0.95)
-
-Propose = Callable[[int, Tensor], DraftTree]
-Judge = Callable[[DraftTree, Tensor, int, GenerationConfig], Verdict]
+DRAWN = dataclasses.replace(CONFIG, rule="sampling")
+REPLACED = dataclasses.replace(DRAWN, with_replacement=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """How sequences are drawn: the rule, the tree and, for a planted bug, what verifies it wrongly."""
+    """How sequences are drawn: the rule, the tree and, for a planted bug, what verifies it wrongly.
+
+    ``accepts`` says what must show that the case is no empty one: some drafted tokens, or none.
+    """
 
     name: str
     rule: str
     propose: Propose
     judge: Judge = verify
     is_planted: bool = False
+    config: GenerationConfig = CONFIG
+    n_tokens: int = N_DRAWN
+    n_seeds: int = N_SEEDS
+    accepts: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +77,9 @@ def table(seed: int = 4) -> Tensor:
     return torch.randn(N_TOKENS, N_TOKENS, generator=torch.Generator().manual_seed(seed)) * 1.2
 
 
-def likely_tree(pending: int, logits: Tensor) -> DraftTree:
+def likely_tree(
+    pending: int, logits: Tensor, _position: int, _config: GenerationConfig
+) -> DraftTree:
     """The two likeliest children, and below each its own likeliest one: a good drafter."""
     first, second = logits[pending].topk(2).indices.tolist()
     below = [int(logits[first].argmax()), int(logits[second].argmax())]
@@ -76,9 +88,11 @@ def likely_tree(pending: int, logits: Tensor) -> DraftTree:
     )
 
 
-def unlikely_tree(pending: int, logits: Tensor) -> DraftTree:
+def unlikely_tree(
+    pending: int, logits: Tensor, position: int, config: GenerationConfig
+) -> DraftTree:
     """The least likely tokens: a bad drafter."""
-    return likely_tree(pending, -logits)
+    return likely_tree(pending, -logits, position, config)
 
 
 def _next_node(
@@ -126,14 +140,59 @@ def cases() -> tuple[Case, ...]:
         Case("accepts what was not chosen", "match", unlikely_tree, _generous, True),
         Case("noise of the wrong position", "match", likely_tree, _same_noise, True),
         Case("temperature ignored", "match", likely_tree, _greedy, True),
+        *_sampling_cases(),
     )
 
 
-def sequence_probabilities(logits: Tensor) -> Tensor:
-    """[V, V, V] f64: of every three tokens after START, from the table."""
-    rows = to_probabilities(logits, CONFIG).double()  # [V, V]
-    first, second = rows[START][:, None, None], rows[:, :, None]
-    return first * second * rows[None]
+def _sampling_cases() -> tuple[Case, ...]:
+    """Heads from good to hopeless, with and without replacement; each bug where it weighs."""
+    p = to_probabilities(table(), CONFIG)  # [V, V]
+    narrow = dataclasses.replace(DRAWN, top_p=0.7)  # three or more tokens are impossible
+    good = drawn_tree(drawn.good_head(p), drawn.TREE)
+    wrong = drawn_tree(drawn.wrong_head(p), drawn.TREE)
+    hopeless = drawn_tree(drawn.hopeless_head(to_probabilities(table(), narrow)), drawn.SIBLINGS)
+    siblings = drawn_tree(drawn.good_head(p), drawn.SIBLINGS)
+    deep = drawn_tree(drawn.good_head(p), drawn.CHAIN)
+    sure = drawn_tree(drawn.sure_head(p), drawn.CHAIN)
+
+    def case(name: str, propose: Propose, config: GenerationConfig = DRAWN, **rest: Any) -> Case:
+        return Case(name, "sampling", propose, config=config, n_seeds=N_SEEDS_SAMPLING, **rest)
+
+    def planted(propose: Propose, bug: Bug, config: GenerationConfig = DRAWN) -> Case:
+        return case(bug.value, propose, config, judge=plainly(bug), is_planted=True)
+
+    return (
+        case("good head", good),
+        case("good head, with replacement", good, REPLACED),
+        case("confidently wrong head", wrong),
+        case("confidently wrong head, with replacement", wrong, REPLACED),
+        case("all siblings rejected", hopeless, narrow, accepts=False),
+        case(
+            "all siblings rejected, with replacement",
+            hopeless,
+            dataclasses.replace(narrow, with_replacement=True),
+            accepts=False,
+        ),
+        case("deep chain", deep, n_tokens=1 + len(drawn.CHAIN)),
+        case("deep chain, sure head", sure, n_tokens=1 + len(drawn.CHAIN)),
+        planted(good, Bug.ACCEPTS_P),
+        planted(wrong, Bug.KEEPS_P, REPLACED),
+        planted(wrong, Bug.NOT_NORMALISED),
+        planted(wrong, Bug.STALE, REPLACED),
+        planted(wrong, Bug.KEEPS_Q),
+        planted(sure, Bug.SAME_NUMBER),
+        case("children pruned by value", pruned_by_value(siblings), is_planted=True),
+        case("path off by one", good, judge=_next_node, is_planted=True),
+    )
+
+
+def sequence_probabilities(logits: Tensor, config: GenerationConfig, n_tokens: int) -> Tensor:
+    """[V] * n_tokens f64: of every sequence after START, from the table."""
+    rows = to_probabilities(logits, config).double()  # [V, V]
+    exact = rows[START]  # [V]
+    for _ in range(n_tokens - 1):
+        exact = exact.unsqueeze(-1) * rows  # one dimension more
+    return exact
 
 
 def draw(case: Case, logits: Tensor, n_seeds: int) -> tuple[Counter[tuple[int, ...]], int]:
@@ -141,32 +200,32 @@ def draw(case: Case, logits: Tensor, n_seeds: int) -> tuple[Counter[tuple[int, .
     counts: Counter[tuple[int, ...]] = Counter()
     n_accepted = 0
     for seed in range(n_seeds):
-        config = dataclasses.replace(CONFIG, seed=seed)
+        config = dataclasses.replace(case.config, seed=seed)
         token, _ = choose(logits[START][None], position_noise(seed, 1, 1), config)
         tokens = [int(token)]  # tokens[i] is at position i + 1
-        while len(tokens) < N_DRAWN:
-            tree = case.propose(tokens[-1], logits)
+        while len(tokens) < case.n_tokens:
+            tree = case.propose(tokens[-1], logits, len(tokens), config)
             verdict = case.judge(tree, logits[tree.tokens], len(tokens) + 1, config)
             n_accepted += len(verdict.path)
             tokens += verdict.run
-        counts[tuple(tokens[:N_DRAWN])] += 1
+        counts[tuple(tokens[: case.n_tokens])] += 1
     return counts, n_accepted
 
 
-def examine(case: Case, n_seeds: int = N_SEEDS) -> Outcome:
-    """Draw, and compare with what is exact."""
-    logits = table()
-    exact = sequence_probabilities(logits)  # [V, V, V]
+def examine(case: Case, n_seeds: int | None = None) -> Outcome:
+    """Draw, and compare with what is exact. Without ``n_seeds`` as many as the case takes."""
+    logits, n_seeds = table(), n_seeds or case.n_seeds
+    exact = sequence_probabilities(logits, case.config, case.n_tokens)
     counts, n_accepted = draw(case, logits, n_seeds)
     seen = torch.zeros_like(exact)
     for sequence, count in counts.items():
         seen[sequence] = count
-    second = seen.sum(dim=(0, 2))  # [V]
-    distance = 0.5 * float((second / n_seeds - exact.sum(dim=(0, 2))).abs().sum())
+    others = [i for i in range(case.n_tokens) if i != 1]
+    second, exact_second = seen.sum(dim=others), exact.sum(dim=others)  # [V] each
     return Outcome(
-        chi_square_p(second, exact.sum(dim=(0, 2)) * n_seeds),
+        chi_square_p(second, exact_second * n_seeds),
         chi_square_p(seen.flatten(), exact.flatten() * n_seeds),
-        distance,
+        0.5 * float((second / n_seeds - exact_second).abs().sum()),
         n_accepted,
     )
 
@@ -190,24 +249,28 @@ def chi_square_p(seen: Tensor, expected: Tensor) -> float:
     return float(torch.special.gammaincc(degrees, statistic.double() / 2))
 
 
-def statistical_checks(n_seeds: int = N_SEEDS) -> Iterator[Check]:
+def statistical_checks(n_seeds: int | None = None) -> Iterator[Check]:
     """A check per case: a right rule must pass both tests, a planted bug must not."""
     for case in cases():
-        outcome = examine(case, n_seeds)
+        n = n_seeds or case.n_seeds
+        outcome = examine(case, n)
         is_rejected = outcome.p_value < ALPHA
+        is_empty = case.accepts is not (outcome.n_accepted > 0)
         figures = (
             f"p {outcome.p_token:.2g} and {outcome.p_sequence:.2g}, distance {outcome.distance:.3f}"
         )
-        if case.is_planted:
+        if is_empty:
+            verdict = f"the case proves nothing, {outcome.n_accepted} accepted"
+        elif case.is_planted:
             verdict = "caught" if is_rejected else "NOT caught"
         else:
             verdict = "differs" if is_rejected else "as exact"
         yield Check(
             "planted" if case.is_planted else "statistics",
             f"{case.rule}, {case.name}",
-            is_rejected is case.is_planted,
-            f"{verdict}: {n_seeds} seeds, {figures}, alpha {ALPHA:.0e}",
-            {"n_seeds": n_seeds, "alpha": ALPHA, "caught": case.is_planted and is_rejected}
+            is_rejected is case.is_planted and not is_empty,
+            f"{verdict}: {n} seeds, {figures}, alpha {ALPHA:.0e}",
+            {"n_seeds": n, "alpha": ALPHA, "caught": case.is_planted and is_rejected}
             | dataclasses.asdict(outcome),
         )
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from eagle_core.certificate import loaded, run, statistics, tokens
+from eagle_core.certificate import drawn, loaded, run, statistics, tokens
 from eagle_core.certificate.differences import Difference, first_difference
 from eagle_core.certificate.records import (
     Certificate,
@@ -23,9 +23,11 @@ from eagle_core.certificate.records import (
 from eagle_core.cli import main
 from eagle_core.config import GenerationConfig
 from eagle_core.loading import LoadedBase
+from eagle_core.sampling import to_probabilities
 from eagle_core.session import Session
 from eagle_core.testing import tiny_model
 from eagle_core.ui import render
+from eagle_core.verify import verify
 from tests.support.cli import save_head
 from tests.support.fake_session import FakeInfo
 from tests.support.tiny_heads import tiny_head
@@ -82,10 +84,45 @@ def test_a_wrong_token_is_found(few: None, monkeypatch: pytest.MonkeyPatch) -> N
     assert passed["wrong, greedy"]
 
 
-@pytest.mark.parametrize("case", statistics.cases(), ids=lambda case: case.name)
+@pytest.mark.parametrize("case", statistics.cases(), ids=lambda case: f"{case.rule}, {case.name}")
 def test_right_rules_pass_and_planted_bugs_do_not(case: statistics.Case) -> None:
-    outcome = statistics.examine(case, 600)
+    outcome = statistics.examine(case, min(case.n_seeds, 600))
     assert (outcome.p_value < statistics.ALPHA) is case.is_planted
+    assert (outcome.n_accepted > 0) is case.accepts
+
+
+def test_every_rule_and_each_bug_has_a_case() -> None:
+    names = {case.name for case in statistics.cases() if case.is_planted}
+    assert {bug.value for bug in drawn.Bug} - {drawn.Bug.NONE.value} <= names
+    assert {case.rule for case in statistics.cases()} == {"match", "sampling"}
+
+
+@pytest.mark.parametrize("with_replacement", [False, True])
+@pytest.mark.parametrize("head", [drawn.good_head, drawn.wrong_head, drawn.sure_head])
+def test_the_rule_that_bugs_are_planted_in_is_the_engines(
+    head: Any, with_replacement: bool
+) -> None:
+    logits = statistics.table()
+    base = dataclasses.replace(statistics.DRAWN, with_replacement=with_replacement)
+    q = head(to_probabilities(logits, base))
+    for shape in (drawn.TREE, drawn.CHAIN):
+        propose, judge = drawn.drawn_tree(q, shape), drawn.plainly()
+        for seed in range(40):
+            config = dataclasses.replace(base, seed=seed)
+            tree = propose(seed % statistics.N_TOKENS, logits, 1, config)
+            plain = judge(tree, logits[tree.tokens], 2, config)
+            right = verify(tree, logits[tree.tokens], 2, config)
+            assert (plain.path, plain.run) == (right.path, right.run)
+
+
+def test_a_case_that_accepts_nothing_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    rejected = next(case for case in statistics.cases() if not case.accepts)
+    empty = dataclasses.replace(rejected, accepts=True)
+    monkeypatch.setattr(statistics, "cases", lambda: (rejected, empty))
+    fair, unfair = statistics.statistical_checks(50)
+    assert fair.passed
+    assert not unfair.passed
+    assert "proves nothing" in unfair.detail
 
 
 def test_chi_square_is_that_of_the_textbook() -> None:
