@@ -53,6 +53,11 @@ class RepeatIndex:
             places.pop()
         del self._tokens[length:]
 
+    def guess(self, pending: int, n_tokens: int) -> tuple[list[int], int]:
+        """:meth:`continuation`, but only as much of it as is worth checking after such a match."""
+        repeat, match = self.continuation(pending, n_tokens)
+        return repeat[: useful_length(match)], match
+
     def continuation(self, pending: int, n_tokens: int) -> tuple[list[int], int]:
         """What followed the longest earlier match of the text's end and ``pending``; the latest of equals.
 
@@ -113,4 +118,4 @@ def with_path(
     )
 
 
-__all__ = ["SURE_MATCH", "RepeatIndex", "useful_length", "with_path"]
+__all__ = ["SURE_MATCH", "RepeatIndex", "with_path"]

@@ -20,6 +20,7 @@ from transformers import DynamicCache, PreTrainedModel
 from eagle_core.cache import KVCache, StateCache
 from eagle_core.errors import ConfigError, ModelError
 from eagle_core.kernels.attention import NAME as ROWS_ATTENTION
+from eagle_core.kernels.attention import uses_rows_attention
 from eagle_core.kernels.tape import TapeDeck
 from eagle_core.tree import DraftTree
 
@@ -71,8 +72,8 @@ class Target:
         self._decoder = _module(model, "get_decoder")
         self._mask = _MaskBuffer(self.dtype, self.device)
         self._tapes = TapeDeck(self._plain) if _can_be_recorded(self._config) else None
-        has_rows = getattr(self._config, "_attn_implementation", None) == ROWS_ATTENTION
-        self._pads_rows = has_rows and self.dtype == torch.bfloat16 and not self.has_state
+        is_bfloat16 = self.dtype == torch.bfloat16
+        self._pads_rows = uses_rows_attention(self._config) and is_bfloat16 and not self.has_state
 
     @property
     def device(self) -> torch.device:
@@ -291,7 +292,7 @@ def _visibility(config: Any, kind: str, last_position: int) -> Sees | None:
 
 def _can_be_recorded(config: Any) -> bool:
     """Whether forwards may be replayed: rows attention, one kind of mask, rotations that do not change."""
-    if getattr(config, "_attn_implementation", None) != ROWS_ATTENTION:
+    if not uses_rows_attention(config):
         return False
     kinds = set(getattr(config, "layer_types", None) or ()) or {_uniform_kind(config)}
     rope = getattr(config, "rope_parameters", None) or {}

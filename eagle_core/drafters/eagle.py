@@ -13,7 +13,6 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -24,9 +23,9 @@ from eagle_core.config import GenerationConfig, Shape, TreeConfig
 from eagle_core.drafters.base import Budget
 from eagle_core.errors import DraftError
 from eagle_core.heads.eagle1 import Eagle1Head
-from eagle_core.kernels.attention import NAME as ROWS_ATTENTION
+from eagle_core.kernels.attention import uses_rows_attention
 from eagle_core.kernels.tape import TapeDeck
-from eagle_core.lookup import SURE_MATCH, RepeatIndex, useful_length, with_path
+from eagle_core.lookup import SURE_MATCH, RepeatIndex, with_path
 from eagle_core.packing import packed_if_faster
 from eagle_core.sampling import draw_candidates, stream_noise, to_probabilities
 from eagle_core.tree import (
@@ -165,8 +164,7 @@ class EagleDrafter:
         """What followed the last words where they stood before, and how many words matched."""
         if self._tree.lookup < 1 or len(self._repeats) != self.length:
             return [], 0
-        repeat, match = self._repeats.continuation(int(pending), self._tree.lookup)
-        return repeat[: useful_length(match)], match
+        return self._repeats.guess(int(pending), self._tree.lookup)
 
     @torch.inference_mode()
     def sample(self, pending: Tensor, budget: Budget, config: GenerationConfig) -> DraftTree:
@@ -351,8 +349,7 @@ def _best_nodes(
 
 
 def _can_be_recorded(head: Eagle1Head) -> bool:
-    config: Any = getattr(head.layers[0].self_attn, "config", None)
-    return getattr(config, "_attn_implementation", None) == ROWS_ATTENTION
+    return uses_rows_attention(getattr(head.layers[0].self_attn, "config", None))
 
 
 def max_drafted_rows(tree: TreeConfig) -> int:

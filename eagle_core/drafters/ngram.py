@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from eagle_core.drafters.base import Budget
-from eagle_core.lookup import RepeatIndex, useful_length
+from eagle_core.lookup import RepeatIndex
 from eagle_core.tree import DraftTree
 
 
@@ -48,8 +48,7 @@ class NgramDrafter:
     def propose(self, pending: Tensor, budget: Budget) -> DraftTree:
         """What followed the longest earlier match, as long as that is likely to go on."""
         most = min(budget.max_nodes, budget.max_depth)
-        repeat, match = self._repeats.continuation(int(pending), most)
-        repeat = repeat[: useful_length(match)] if match else []
+        repeat, _ = self._repeats.guess(int(pending), most)
         if not repeat:
             return DraftTree.single(pending)
         return DraftTree.chain(pending, torch.tensor(repeat, device=pending.device))

@@ -85,6 +85,11 @@ def use_rows_attention(model: nn.Module) -> bool:
     return bool(set_attention(model, "sdpa", NAME))
 
 
+def uses_rows_attention(config: Any) -> bool:
+    """Whether a model or layer with this transformers config has the kernel as its attention."""
+    return getattr(config, "_attn_implementation", None) == NAME
+
+
 def set_attention(model: nn.Module, old: str, new: str) -> list[Any]:
     """Change the attention of all modules that use ``old``; returns the configs that were changed."""
     configs = {id(c): c for module in model.modules() if (c := getattr(module, "config", None))}
@@ -97,4 +102,4 @@ def set_attention(model: nn.Module, old: str, new: str) -> list[Any]:
 AttentionInterface.register(NAME, rows_attention)
 AttentionMaskInterface.register(NAME, sdpa_mask)
 
-__all__ = ["NAME", "rows_attention", "set_attention", "use_rows_attention"]
+__all__ = ["NAME", "rows_attention", "set_attention", "use_rows_attention", "uses_rows_attention"]
