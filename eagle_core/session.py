@@ -10,6 +10,7 @@ import dataclasses
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypedDict
@@ -17,6 +18,7 @@ from typing import Any, Literal, TypedDict
 from jinja2.exceptions import TemplateError
 
 from eagle_core.config import DraftConfig, GenerationConfig, LoadConfig
+from eagle_core.differences import Difference
 from eagle_core.drafters.base import Drafter
 from eagle_core.drafters.eagle import EagleDrafter
 from eagle_core.drafters.ngram import NgramDrafter
@@ -39,6 +41,7 @@ from eagle_core.loading import LoadedBase, is_memory_error, load_base
 from eagle_core.loading_head import head_source, load_head
 from eagle_core.packing import pack_layers
 from eagle_core.queueing import TicketQueue
+from eagle_core.rounding import explain_difference
 from eagle_core.selftest import Drafting, self_test
 from eagle_core.stats import Stats
 from eagle_core.stops import StopStrings
@@ -148,6 +151,11 @@ class Session:
         """The base model as the loop sees it."""
         return self._target
 
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        """Tokens that end an answer."""
+        return self._eos_ids
+
     def encode(self, text: str) -> list[int]:
         """Token ids of plain text, without a chat template."""
         return list(self._tokenizer(text).input_ids)
@@ -230,11 +238,34 @@ class Session:
 
     def forget(self) -> None:
         """Drop the cached prompt, so that the next request reads its whole prompt anew."""
+        with self._turn():
+            self._reset()
+
+    def explain_difference(
+        self,
+        prompt_ids: Sequence[int],
+        plain: Sequence[int],
+        drafted: Sequence[int],
+        generation: GenerationConfig,
+    ) -> Difference | None:
+        """Where two answers to a prompt part, and whether it is a rounding tie; None when they are the same.
+
+        For the rules greedy and match, under which they should be the same. Waits for its turn.
+        Args: plain, drafted: ids of the answer without and with drafting.
+        """
+        with self._turn():
+            return explain_difference(
+                self._target, prompt_ids, plain, drafted, generation, self._eos_ids
+            )
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """The engine for oneself, after everybody who came before."""
         ticket = self._queue.enter()
         try:
             while self._queue.wait(ticket, POLL_S):
                 pass
-            self._reset()
+            yield
         finally:
             self._queue.leave(ticket)
 
