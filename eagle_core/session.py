@@ -42,7 +42,7 @@ from eagle_core.loading_head import head_source, load_head
 from eagle_core.packing import pack_layers
 from eagle_core.queueing import TicketQueue
 from eagle_core.rounding import explain_difference
-from eagle_core.selftest import Drafting, self_test
+from eagle_core.selftest import Drafting, rounding_reason, self_test
 from eagle_core.stats import Stats
 from eagle_core.stops import StopStrings
 from eagle_core.target import Target
@@ -66,6 +66,8 @@ class SessionInfo:
     """What is loaded.
 
     ``drafting`` is what the self-test found the base able to check, ``drafting_reason`` why no trees.
+    ``rounding_reason`` says why answers with and without drafting may part, "" where they cannot;
+    ``reproducible`` is whether rows are computed so that they do not, where there is a choice.
     """
 
     base: str
@@ -77,6 +79,8 @@ class SessionInfo:
     n_head_parameters: int
     drafting: Drafting = "tree"
     drafting_reason: str = ""
+    reproducible: bool = True
+    rounding_reason: str = ""
 
 
 class Session:
@@ -99,6 +103,7 @@ class Session:
     ) -> None:
         self._tokenizer: Any = base.tokenizer
         self._target = Target(base.model, base.context_length)
+        self._target.set_reproducible(base.reproducible)
         test = self_test(self._target)
         logger.info("self-test: %s", test)
         if test.reason and on_event is not None:
@@ -124,6 +129,8 @@ class Session:
             n_head_parameters=sum(p.numel() for p in head.parameters()) if head is not None else 0,
             drafting=test.drafting,
             drafting_reason=test.reason,
+            reproducible=base.reproducible,
+            rounding_reason=rounding_reason(self._target, test),
         )
 
     @classmethod
@@ -256,6 +263,23 @@ class Session:
         with self._turn():
             return explain_difference(
                 self._target, prompt_ids, plain, drafted, generation, self._eos_ids
+            )
+
+    def set_reproducible(self, is_on: bool) -> None:
+        """Compute rows alike alone and beside others, or not; what is cached is read again. Waits its turn.
+
+        ``info`` says afterwards whether answers may part. Without effect in float32.
+        """
+        with self._turn():
+            self._target.set_reproducible(is_on)
+            test = self_test(self._target)
+            self._reset()
+            self.info = dataclasses.replace(
+                self.info,
+                drafting=test.drafting,
+                drafting_reason=test.reason,
+                reproducible=is_on,
+                rounding_reason=rounding_reason(self._target, test),
             )
 
     @contextmanager
