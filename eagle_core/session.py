@@ -16,7 +16,7 @@ from typing import Any, Literal, TypedDict
 
 from jinja2.exceptions import TemplateError
 
-from eagle_core.config import DraftConfig, GenerationConfig, LoadConfig
+from eagle_core.config import DraftConfig, GenerationConfig, HeadDType, LoadConfig
 from eagle_core.drafters.base import Drafter
 from eagle_core.drafters.eagle import EagleDrafter
 from eagle_core.drafters.ngram import NgramDrafter
@@ -33,11 +33,10 @@ from eagle_core.events import (
     StepDone,
     TextDelta,
 )
+from eagle_core.head_precision import head_dtype_name, place_head
 from eagle_core.heads.eagle1 import Eagle1Head
-from eagle_core.kernels.attention import use_rows_attention
 from eagle_core.loading import LoadedBase, is_memory_error, load_base
 from eagle_core.loading_head import head_source, load_head
-from eagle_core.packing import pack_layers
 from eagle_core.queueing import TicketQueue
 from eagle_core.selftest import Drafting, self_test
 from eagle_core.stats import Stats
@@ -63,6 +62,7 @@ class SessionInfo:
     """What is loaded.
 
     ``drafting`` is what the self-test found the base able to check, ``drafting_reason`` why no trees.
+    ``precision_note`` says what the precision costs, ``inexact_reason`` why drafting may change answers.
     """
 
     base: str
@@ -74,6 +74,10 @@ class SessionInfo:
     n_head_parameters: int
     drafting: Drafting = "tree"
     drafting_reason: str = ""
+    quantization: str = "none"
+    precision_note: str = ""
+    inexact_reason: str = ""
+    head_dtype: str | None = None
 
 
 class Session:
@@ -84,6 +88,7 @@ class Session:
         head: a head that fits it, or None: then every answer is decoded plainly, and says so.
         head_name: how the head is called.
         on_event: hears when the base's self-test finds a limit.
+        head_dtype: precision of the head.
     Raises: ModelError when the base cannot be run rightly.
     """
 
@@ -93,18 +98,20 @@ class Session:
         head: Eagle1Head | None,
         head_name: str | None = None,
         on_event: Callable[[Event], None] | None = None,
+        head_dtype: HeadDType = "auto",
     ) -> None:
         self._tokenizer: Any = base.tokenizer
         self._target = Target(base.model, base.context_length)
         test = self_test(self._target)
         logger.info("self-test: %s", test)
-        if test.reason and on_event is not None:
-            on_event(LoadProgress(test.reason))
+        reason = "; ".join(filter(None, (test.reason, test.reason and base.inexact_reason)))
+        if reason and on_event is not None:
+            on_event(LoadProgress(reason))
         self._cache = self._target.new_cache(self._target.context_length + TREE_ROOM)
+        n_head_parameters = 0
         if head is not None:
-            head = head.to(self._target.device, self._target.dtype).eval()
-            pack_layers(head)
-            use_rows_attention(head)
+            n_head_parameters = sum(parameter.numel() for parameter in head.parameters())
+            head = place_head(head, self._target.device, self._target.dtype, head_dtype)
         self._head = head
         self._eagle: EagleDrafter | None = None
         self._eos_ids = self._target.eos_ids(base.tokenizer)
@@ -117,10 +124,14 @@ class Session:
             dtype=str(self._target.dtype).removeprefix("torch."),
             device=str(self._target.device),
             context_length=self._target.context_length,
-            n_parameters=sum(p.numel() for p in base.model.parameters()),
-            n_head_parameters=sum(p.numel() for p in head.parameters()) if head is not None else 0,
+            n_parameters=base.model.num_parameters(),  # a packed byte counts as two weights
+            n_head_parameters=n_head_parameters,
             drafting=test.drafting,
-            drafting_reason=test.reason,
+            drafting_reason=reason,
+            quantization=base.quantization,
+            precision_note=base.precision_note,
+            inexact_reason=base.inexact_reason,
+            head_dtype=head_dtype_name(head, head_dtype) if head is not None else None,
         )
 
     @classmethod
@@ -136,7 +147,7 @@ class Session:
         if source is None:
             return cls(base, None, on_event=report)
         head = load_head(source, base.model, report, offline=config.offline)
-        return cls(base, head, Path(source).name, report)
+        return cls(base, head, Path(source).name, report, config.head_dtype)
 
     @property
     def tokenizer(self) -> Any:
@@ -285,6 +296,8 @@ class Session:
         _check_prompt(prompt_ids, self._target.vocab_size)
         if draft.drafter != "none" and self.info.drafting != "tree":
             yield Notice("warning", self.info.drafting_reason)
+        elif draft.drafter != "none" and self.info.inexact_reason:
+            yield Notice("warning", self.info.inexact_reason)
         if draft.drafter == "eagle" and self._head is None and self.info.drafting != "none":
             yield Notice(
                 "warning", f"no EAGLE head is known for {self.info.base}: drafting by lookup alone"

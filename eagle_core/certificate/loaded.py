@@ -170,7 +170,10 @@ def answer_logits(
     if target.dtype == torch.float32:
         return logits, logits
     n_bytes = 4 * sum(parameter.numel() for parameter in target.model.parameters())
-    is_plain = all(parameter.dtype == target.dtype for parameter in target.model.parameters())
+    is_plain = all(
+        parameter.dtype == target.dtype and not parameter.is_meta
+        for parameter in target.model.parameters()
+    )
     if not is_plain or n_bytes > psutil.virtual_memory().available / 2:
         return logits, None
     model = copy.deepcopy(target.model)
