@@ -383,6 +383,11 @@ class LoadConfig:
         "auto",
         "auto, cpu, cuda, cuda:1, mps, or split: over all devices, memory and disk.",
     )
+    chat_template: str | None = setting(
+        None,
+        "How a chat becomes a prompt: chatml, llama-2, plain, vicuna, or a file of Jinja; none given: the "
+        "model's own.",
+    )
     context_length: int | None = setting(
         None, "Longest prompt plus answer, in tokens; none given: the model's own, at most 8192.",
         min=64, max=1_000_000,

@@ -10,12 +10,12 @@ import dataclasses
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
-from jinja2.exceptions import TemplateError
-
+from eagle_core import templates
 from eagle_core.config import DraftConfig, GenerationConfig, HeadDType, LoadConfig
 from eagle_core.drafters.base import Drafter
 from eagle_core.drafters.eagle import EagleDrafter
@@ -63,6 +63,7 @@ class SessionInfo:
 
     ``drafting`` is what the self-test found the base able to check, ``drafting_reason`` why no trees.
     ``precision_note`` says what the precision costs, ``inexact_reason`` why drafting may change answers.
+    ``chat_template`` is "own", a built-in one's name or a file's, or None for a base model without one.
     """
 
     base: str
@@ -78,6 +79,7 @@ class SessionInfo:
     precision_note: str = ""
     inexact_reason: str = ""
     head_dtype: str | None = None
+    chat_template: str | None = None
 
 
 class Session:
@@ -89,6 +91,7 @@ class Session:
         head_name: how the head is called.
         on_event: hears when the base's self-test finds a limit.
         head_dtype: precision of the head.
+        chat_template: a built-in template's name or a file, instead of the model's own.
     Raises: ModelError when the base cannot be run rightly.
     """
 
@@ -99,7 +102,9 @@ class Session:
         head_name: str | None = None,
         on_event: Callable[[Event], None] | None = None,
         head_dtype: HeadDType = "auto",
+        chat_template: str | None = None,
     ) -> None:
+        self._template = templates.named(chat_template) if chat_template is not None else None
         self._tokenizer: Any = base.tokenizer
         self._target = Target(base.model, base.context_length)
         test = self_test(self._target)
@@ -133,6 +138,9 @@ class Session:
             inexact_reason=base.inexact_reason,
             head_dtype=head_dtype_name(head, head_dtype) if head is not None else None,
         )
+        with suppress(NoChatTemplate):  # said when a chat is to be answered
+            name = self._chosen_template().name
+            self.info = dataclasses.replace(self.info, chat_template=name)
 
     @classmethod
     def open(cls, config: LoadConfig, on_event: Callable[[Event], None] | None = None) -> Session:
@@ -142,12 +150,16 @@ class Session:
         Raises: ModelError, ResourceError or ConfigError, each with a hint.
         """
         report = on_event if on_event is not None else _ignore
+        if config.chat_template is not None:
+            templates.named(
+                config.chat_template
+            )  # a misspelled one is said before anything is loaded
         base = load_base(config, report)
         source = head_source(config)
         if source is None:
-            return cls(base, None, on_event=report)
+            return cls(base, None, None, report, chat_template=config.chat_template)
         head = load_head(source, base.model, report, offline=config.offline)
-        return cls(base, head, Path(source).name, report, config.head_dtype)
+        return cls(base, head, Path(source).name, report, config.head_dtype, config.chat_template)
 
     @property
     def tokenizer(self) -> Any:
@@ -163,30 +175,31 @@ class Session:
         """Token ids of plain text, without a chat template."""
         return list(self._tokenizer(text).input_ids)
 
+    def use_template(self, name: str) -> None:
+        """Chat by another template from now on: a built-in one's name (``templates.names()``), or a file.
+
+        Raises: ConfigError when there is no such template.
+        """
+        self._template = templates.named(name)
+        self.info = dataclasses.replace(self.info, chat_template=self._template.name)
+
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:
-        """Token ids of a chat in the model's own template, ready for the answer.
+        """Token ids of a chat, ready for the answer.
 
         Raises: NoChatTemplate when the model has none; ConfigError when it refuses these messages.
         """
-        if getattr(self._tokenizer, "chat_template", None) is None:
-            raise NoChatTemplate(
-                f"{self.info.base} has no chat template",
-                expected="an instruct or chat model",
-                got="a base model",
-                hint="choose an instruct model, or use `eagle-chat generate --raw`",
-            )
-        try:
-            text = self._tokenizer.apply_chat_template(
-                list(messages), add_generation_prompt=True, tokenize=False
-            )
-        except TemplateError as error:
-            raise ConfigError(
-                f"{self.info.base}'s chat template refuses these messages",
-                expected="turns that the template knows",
-                got=str(error),
-                hint="leave the system prompt empty, and let user and assistant take turns",
-            ) from error
-        return list(self._tokenizer(text, add_special_tokens=False).input_ids)
+        return self._encode_chat(messages)[0]
+
+    def _encode_chat(self, messages: Sequence[Message]) -> tuple[list[int], tuple[str, ...]]:
+        """Token ids of a chat, and what was changed to make the template take it."""
+        turns = [{"role": str(m["role"]), "content": m["content"]} for m in messages]
+        rendered = templates.render(self._tokenizer, self._chosen_template(), turns)
+        ids = list(self._tokenizer(rendered.text, add_special_tokens=False).input_ids)
+        return ids, rendered.notices
+
+    def _chosen_template(self) -> templates.Template:
+        has_own = getattr(self._tokenizer, "chat_template", None) is not None
+        return templates.choose(self._template, has_own, self.info.base)
 
     def token_text(self, token_id: int) -> str:
         """One token for the eye; bytes that are no whole character are shown in the vocabulary's spelling."""
@@ -203,12 +216,13 @@ class Session:
         *,
         cancel: threading.Event | None = None,
     ) -> Iterator[Event]:
-        """Answer a chat; see :meth:`generate`."""
+        """Answer a chat; see :meth:`generate`. What had to be changed for the template is said first."""
         try:
-            prompt_ids = self.encode_chat(messages)
+            prompt_ids, notices = self._encode_chat(messages)
         except EagleError as error:
             yield _failed(error)
             return
+        yield from (Notice("info", notice) for notice in notices)
         yield from self.generate(prompt_ids, generation, draft, cancel=cancel)
 
     def generate(

@@ -21,7 +21,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("config",),
     ("stats",),
     ("events",),
-    ("transcript", "assets", "catalog", "folders", "queueing", "precision"),
+    ("transcript", "assets", "catalog", "folders", "queueing", "precision", "templates"),
     ("kernels",),
     ("tree", "sampling", "processors"),
     (

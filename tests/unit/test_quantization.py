@@ -125,7 +125,7 @@ def test_loads_passes_the_self_test_and_writes_the_same(
             assert ids(session, draft, temperature) == plain
         kept = ideal(session, plain, temperature)
         assert kept.token_ids == plain
-        assert kept.stats.n_accepted > N_NEW / 2
+        assert kept.stats.n_accepted >= len(plain) // 2
 
 
 def test_quantized_weights_are_near_the_plain_ones(folder: Path) -> None:

@@ -117,7 +117,7 @@ def test_a_model_that_lies_partly_on_disk_writes_the_same(
             assert ids(session, draft, temperature) == plain
         kept = ideal(session, plain, temperature)
         assert kept.token_ids == plain
-        assert kept.stats.n_accepted > N_NEW / 2
+        assert kept.stats.n_accepted >= len(plain) // 2
 
 
 def test_split_on_one_device_with_room_is_that_device(folder: Path) -> None:
