@@ -5,7 +5,7 @@ Decides by what is asked for, by the checkpoint's description and by free memory
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from eagle_core.quantization import (
     DEVICES,
     all_free_bytes,
     free_bytes,
-    is_installed,
+    has_bitsandbytes,
     own_method,
     refuse_twice,
     require_bitsandbytes,
@@ -69,24 +69,46 @@ def make_plan(
         wanted = Precision(dtype_name(dtype), config.quantization)
         note = "; ".join(precision.notes(wanted, device.type))
         return LoadPlan(device, dtype, config.quantization, None, is_split, note)
-    dtype = resolve_dtype(config.dtype, device)
-    among = [Precision(dtype_name(dtype))]
-    if config.dtype == config.quantization == "auto":
-        has_library = device.type in DEVICES and is_installed()
-        among = list(
-            precision.candidates(device.type, dtype_name(dtype), has_bitsandbytes=has_library)
-        )
-    room = all_free_bytes(device) if is_split else free_bytes(device)
-    choice = precision.choose(count, room, among)
-    if not choice.fits and config.device in ("auto", SPLIT):
-        # Beyond the devices' memory a model is only run unquantized.
-        note = f"{choice.reason}: it is spread over all devices, memory and disk, and slow"
-        return LoadPlan(device, dtype, "none", None, True, note)
+    among = _candidates(config, device, count)
+    if is_split:
+        return _spread(count, device, among, "")
+    choice = precision.choose(count, free_bytes(device), among)
+    if not choice.fits and config.device == "auto":
+        return _spread(count, device, among, precision.too_large(count, free_bytes(device), among))
     taken = choice.precision
-    if taken.quantization != "none":
-        require_bitsandbytes(taken.quantization, device.type)
     note = "; ".join(filter(None, (choice.reason, *precision.notes(taken, device.type))))
-    return LoadPlan(device, getattr(torch, taken.dtype), taken.quantization, None, is_split, note)
+    return LoadPlan(device, _dtype(taken), taken.quantization, note=note)
+
+
+def _candidates(
+    config: LoadConfig, device: torch.device, count: WeightCount
+) -> tuple[Precision, ...]:
+    """What may be taken; whether bitsandbytes works is only found out, slowly, when nothing else fits."""
+    dtype = dtype_name(resolve_dtype(config.dtype, device))
+    if not config.dtype == config.quantization == "auto":
+        return (Precision(dtype),)
+    plain = precision.candidates(device.type, dtype, has_bitsandbytes=False)
+    fits = precision.choose(count, free_bytes(device), plain).fits
+    if fits or device.type not in DEVICES or not has_bitsandbytes():
+        return plain
+    return precision.candidates(device.type, dtype, has_bitsandbytes=True)
+
+
+def _spread(
+    count: WeightCount, device: torch.device, among: Sequence[Precision], why: str
+) -> LoadPlan:
+    """Over several devices in what fits there; beyond their memory only unquantized weights may lie."""
+    choice = precision.choose(count, all_free_bytes(device), among)
+    taken = choice.precision
+    if not choice.fits:
+        taken = [one for one in among if one.quantization == "none"][-1]
+    note = f"{why}: it is spread over all devices, memory and disk" if why else ""
+    return LoadPlan(device, _dtype(taken), taken.quantization, None, True, note)
+
+
+def _dtype(taken: Precision) -> torch.dtype:
+    found: torch.dtype = getattr(torch, taken.dtype)
+    return found
 
 
 def quantized_dtype(name: DType, device: torch.device) -> torch.dtype:

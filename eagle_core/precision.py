@@ -88,21 +88,27 @@ def candidates(
 
 def choose(count: WeightCount, free_bytes: int, among: Sequence[Precision]) -> Choice:
     """The first candidate that fits into ``free_bytes``, else the last."""
-    best = among[0]
+    too_much = too_large(count, free_bytes, among)
     for precision in among:
         if needed_bytes(count, precision) <= free_bytes:
-            reason = "" if precision == best else _too_large(count, free_bytes, best, precision)
+            reason = "" if precision == among[0] else _taking(too_much, precision, among)
             return Choice(precision, True, reason)
-    return Choice(among[-1], False, _too_large(count, free_bytes, best, among[-1]))
+    return Choice(among[-1], False, _taking(too_much, among[-1], among))
 
 
-def _too_large(count: WeightCount, free_bytes: int, best: Precision, taken: Precision) -> str:
-    needed = needed_bytes(count, best)
-    text = (
-        f"in {best.dtype} the model takes about {needed / 1e9:.1f} GB, of which "
+def too_large(count: WeightCount, free_bytes: int, among: Sequence[Precision]) -> str:
+    """Says that the best does not fit."""
+    needed = needed_bytes(count, among[0])
+    return (
+        f"in {among[0].dtype} the model takes about {needed / 1e9:.1f} GB, of which "
         f"{max(free_bytes, 0) / 1e9:.1f} GB are free"
     )
-    return text if taken == best else f"{text}: taking {describe(taken)}"
+
+
+def _taking(too_much: str, taken: Precision, among: Sequence[Precision]) -> str:
+    if taken != among[0]:
+        return f"{too_much}: taking {describe(taken)}"
+    return too_much
 
 
 def describe(precision: Precision) -> str:
@@ -142,5 +148,6 @@ __all__ = [
     "inexact_reason",
     "needed_bytes",
     "notes",
+    "too_large",
     "weight_bytes",
 ]

@@ -6,7 +6,6 @@ Also counts a checkpoint's weights and a device's free memory, which ``precision
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import json
 import logging
 import math
@@ -54,11 +53,6 @@ class OnceFilter(logging.Filter):
         is_new = text not in self._seen
         self._seen.add(text)
         return is_new
-
-
-def is_installed() -> bool:
-    """Whether bitsandbytes is installed; whether it works is only known after a slow import."""
-    return importlib.util.find_spec("bitsandbytes") is not None
 
 
 def has_bitsandbytes() -> bool:
@@ -221,7 +215,6 @@ __all__ = [
     "count_weights",
     "free_bytes",
     "has_bitsandbytes",
-    "is_installed",
     "n_quantized_layers",
     "own_method",
     "own_method_hint",

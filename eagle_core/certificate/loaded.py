@@ -87,8 +87,9 @@ def _answer(
     Raises: ModelError when it fails, or the drafter does.
     """
     session.forget()
+    says_something = session.info.drafting != "tree" or bool(session.info.inexact_reason)
     for event in session.generate(prompt, config, draft):
-        if isinstance(event, (Failed, Notice)) and session.info.drafting == "tree":
+        if isinstance(event, (Failed, Notice)) and not says_something:
             raise ModelError("the answer to be checked failed", got=event.message)
         if isinstance(event, Finished):
             return event

@@ -95,13 +95,18 @@ def test_only_outlier_columns_are_inexact() -> None:
 
 
 def plan_for(
-    monkeypatch: Any, free_gb: float, count: WeightCount = EIGHT, **settings: Any
+    monkeypatch: Any,
+    free_gb: float,
+    all_gb: float = 0,
+    has_library: bool = True,
+    **settings: Any,
 ) -> placement.LoadPlan:
     monkeypatch.setattr(placement, "free_bytes", lambda device: int(free_gb * GB))
-    monkeypatch.setattr(placement, "is_installed", lambda: True)
+    monkeypatch.setattr(placement, "all_free_bytes", lambda device: int(all_gb * GB))
+    monkeypatch.setattr(placement, "has_bitsandbytes", lambda: has_library)
     monkeypatch.setattr(placement, "require_bitsandbytes", lambda name, device: None)
     config = LoadConfig(base="x", **{"device": "cpu"} | settings)
-    return make_plan(config, torch.device("cpu"), count, {})
+    return make_plan(config, torch.device("cpu"), EIGHT, {})
 
 
 def test_auto_leaves_a_chosen_dtype_alone(monkeypatch: Any) -> None:
@@ -115,16 +120,34 @@ def test_auto_leaves_a_chosen_dtype_alone(monkeypatch: Any) -> None:
     assert (plan.dtype, plan.quantization) == (torch.float32, "none")
 
 
-def test_what_fits_no_device_is_spread_out_only_if_the_place_was_left_open(
-    monkeypatch: Any,
+def test_without_bitsandbytes_auto_does_without(monkeypatch: Any) -> None:
+    plan = plan_for(monkeypatch, 16, has_library=False)
+    assert (plan.dtype, plan.quantization) == (torch.bfloat16, "none")
+    assert "of which 16.0 GB are free: taking bfloat16" in plan.note
+
+
+@pytest.mark.parametrize(
+    ("all_gb", "dtype", "quantization"),
+    [
+        (48, torch.float32, "none"),
+        (24, torch.bfloat16, "none"),
+        (8, torch.bfloat16, "nf4"),
+        (4, torch.bfloat16, "none"),  # partly on disk, where quantized weights cannot lie
+    ],
+)
+def test_what_fits_no_device_is_spread_out_if_the_place_was_left_open(
+    monkeypatch: Any, all_gb: float, dtype: torch.dtype, quantization: str
 ) -> None:
-    plan = plan_for(monkeypatch, 1, device="auto")
-    assert plan.is_split
-    assert not plan.is_whole
-    assert plan.quantization == "none"
-    assert "spread over all devices" in plan.note
+    plan = plan_for(monkeypatch, 1, all_gb, device="auto")
+    assert (plan.is_split, plan.is_whole) == (True, False)
+    assert (plan.dtype, plan.quantization) == (dtype, quantization)
+    assert plan.note == (
+        "in float32 the model takes about 35.7 GB, of which 1.0 GB are free: it is spread over all "
+        "devices, memory and disk"
+    )
     assert not plan_for(monkeypatch, 1, device="cpu").is_split
-    assert plan_for(monkeypatch, 48, device="split").is_split
+    asked = plan_for(monkeypatch, 1, all_gb, device="split")
+    assert (asked.is_split, asked.quantization, asked.note) == (True, quantization, "")
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("auto", torch.bfloat16), ("float32", torch.float32)])

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from eagle_core.certificate.loaded import model_checks
 from eagle_core.config import DraftConfig, GenerationConfig, LoadConfig, TreeConfig
 from eagle_core.drafters.eagle import draft_scorer
 from eagle_core.engine import generate_tokens
@@ -165,6 +166,7 @@ def test_outlier_columns_that_random_tokens_do_not_show_are_said_with_every_draf
         events = list(session.generate(PROMPT, GenerationConfig(8), draft))
         notices = [event.message for event in events if isinstance(event, Notice)]
         assert notices == [OUTLIERS_REASON] * n_notices
+    assert len(list(model_checks(session))) == 5, "the certificate bears the notice"
 
 
 def test_a_row_depends_on_its_neighbours_only_with_outlier_columns(folder: Path) -> None:
