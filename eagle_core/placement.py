@@ -61,6 +61,8 @@ def make_plan(
     """
     own, is_split = own_method(description), config.device == SPLIT
     refuse_twice(config.quantization, own)
+    if own in precision.QUANTIZED_BYTES:
+        require_bitsandbytes(f"a model in {own}", device.type)
     if own is not None:
         return LoadPlan(device, quantized_dtype(config.dtype, device), "none", own, is_split)
     if config.quantization != "auto" and config.quantization != "none":

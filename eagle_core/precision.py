@@ -135,6 +135,7 @@ def inexact_reason(quantization: str) -> str:
 
 __all__ = [
     "OUTLIERS_REASON",
+    "QUANTIZED_BYTES",
     "SLOW_INT8_ON_CPU",
     "SLOW_ON_CPU",
     "Choice",

@@ -9,7 +9,8 @@ import importlib
 import json
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,25 +41,33 @@ PACKAGES = {
 }
 
 
-class OnceFilter(logging.Filter):
-    """Lets a warning of a library through once; bitsandbytes says the same at every product."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._seen: set[str] = set()
+class CastFilter(logging.Filter):
+    """Drops what bitsandbytes warns of at every 8-bit product: that 16 bits of one kind become the other."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether this text is new."""
-        text = record.getMessage()
-        is_new = text not in self._seen
-        self._seen.add(text)
-        return is_new
+        """Whether this is something else."""
+        return "will be cast from" not in record.getMessage()
+
+
+@contextmanager
+def quiet(name: str) -> Iterator[None]:
+    """A library's logger says nothing for a while."""
+    library = logging.getLogger(name)
+    before, library.disabled = library.disabled, True
+    try:
+        yield
+    finally:
+        library.disabled = before
 
 
 def has_bitsandbytes() -> bool:
-    """Whether bitsandbytes is installed and can be imported."""
+    """Whether bitsandbytes is installed and can be imported.
+
+    It warns when a faster CPU kernel is missing, which it would fetch as compiled code: that is left alone.
+    """
     try:
-        importlib.import_module("bitsandbytes")
+        with quiet("bitsandbytes.backends.cpu.ops"):
+            importlib.import_module("bitsandbytes")
     except (ImportError, OSError, RuntimeError) as error:
         logger.info("bitsandbytes cannot be used: %s", error)
         return False
@@ -204,8 +213,8 @@ def check_quantized(model: nn.Module, quantization: str) -> None:
         )
     if quantization in ("int8-bnb", "llm-int8"):
         library = logging.getLogger(CHATTY_LOGGER)
-        if not any(isinstance(found, OnceFilter) for found in library.filters):
-            library.addFilter(OnceFilter())
+        if not any(isinstance(found, CastFilter) for found in library.filters):
+            library.addFilter(CastFilter())
 
 
 __all__ = [
