@@ -64,14 +64,16 @@ MEMORY_MESSAGES = ("out of memory", "can't allocate memory", "not enough memory"
 class LoadedBase:
     """A base model in evaluation mode on its device. ``name`` is how the user called it.
 
-    ``precision_note`` says what its precision costs, or why it was chosen; ``inexact_reason`` why drafting
-    may change answers, "" if it can't.
+    ``reproducible`` is whether a row shall be computed alike alone and beside others; ``precision_note`` says
+    what the precision costs, or why it was chosen; ``inexact_reason`` why drafting may change answers on
+    every device, "" if it can't.
     """
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     name: str
     context_length: int
+    reproducible: bool = True
     quantization: str = "none"
     precision_note: str = ""
     inexact_reason: str = ""
@@ -104,8 +106,6 @@ def load_base(config: LoadConfig, on_event: OnEvent = ignore_event) -> LoadedBas
     model.requires_grad_(False)
     if device.type == "cpu" and not plan.is_split:
         with memory_errors(config.base):
-            if model.dtype == torch.bfloat16 and config.reproducible:
-                use_rows_attention(model)
             pack_if_it_fits(model, on_event)
     quantization = plan.own or plan.quantization
     return LoadedBase(
@@ -113,6 +113,7 @@ def load_base(config: LoadConfig, on_event: OnEvent = ignore_event) -> LoadedBas
         tokenizer,
         config.base,
         context_length,
+        config.reproducible,
         quantization=quantization,
         precision_note=plan.note,
         inexact_reason=inexact_reason(quantization),

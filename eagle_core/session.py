@@ -10,13 +10,14 @@ import dataclasses
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from eagle_core import templates
 from eagle_core.config import DraftConfig, GenerationConfig, HeadDType, LoadConfig
+from eagle_core.differences import Difference
 from eagle_core.drafters.base import Drafter
 from eagle_core.drafters.eagle import EagleDrafter
 from eagle_core.drafters.ngram import NgramDrafter
@@ -38,7 +39,8 @@ from eagle_core.heads.eagle1 import Eagle1Head
 from eagle_core.loading import LoadedBase, is_memory_error, load_base
 from eagle_core.loading_head import head_source, load_head
 from eagle_core.queueing import TicketQueue
-from eagle_core.selftest import Drafting, self_test
+from eagle_core.rounding import explain_difference
+from eagle_core.selftest import Drafting, rounding_reason, self_test
 from eagle_core.stats import Stats
 from eagle_core.stops import StopStrings
 from eagle_core.target import Target
@@ -62,8 +64,10 @@ class SessionInfo:
     """What is loaded.
 
     ``drafting`` is what the self-test found the base able to check, ``drafting_reason`` why no trees.
-    ``precision_note`` says what the precision costs, ``inexact_reason`` why drafting may change answers.
-    ``chat_template`` is "own", a built-in one's name or a file's, or None for a base model without one.
+    ``rounding_reason`` says why answers with and without drafting may part, "" where they cannot;
+    ``reproducible`` is whether rows are computed so that they do not, where there is a choice.
+    ``precision_note`` says what the precision costs. ``chat_template`` is "own", a built-in one's name or a
+    file's, or None for a base model without one.
     """
 
     base: str
@@ -75,9 +79,10 @@ class SessionInfo:
     n_head_parameters: int
     drafting: Drafting = "tree"
     drafting_reason: str = ""
+    reproducible: bool = True
+    rounding_reason: str = ""
     quantization: str = "none"
     precision_note: str = ""
-    inexact_reason: str = ""
     head_dtype: str | None = None
     chat_template: str | None = None
 
@@ -107,11 +112,11 @@ class Session:
         self._template = templates.named(chat_template) if chat_template is not None else None
         self._tokenizer: Any = base.tokenizer
         self._target = Target(base.model, base.context_length)
-        test = self_test(self._target)
-        logger.info("self-test: %s", test)
-        reason = "; ".join(filter(None, (test.reason, test.reason and base.inexact_reason)))
-        if reason and on_event is not None:
-            on_event(LoadProgress(reason))
+        self._inexact_reason = base.inexact_reason
+        self._target.set_reproducible(base.reproducible)
+        drafting, drafting_reason, may_part = self._test()
+        if drafting_reason and on_event is not None:
+            on_event(LoadProgress(drafting_reason))
         self._cache = self._target.new_cache(self._target.context_length + TREE_ROOM)
         n_head_parameters = 0
         if head is not None:
@@ -131,11 +136,12 @@ class Session:
             context_length=self._target.context_length,
             n_parameters=base.model.num_parameters(),  # a packed byte counts as two weights
             n_head_parameters=n_head_parameters,
-            drafting=test.drafting,
-            drafting_reason=reason,
+            drafting=drafting,
+            drafting_reason=drafting_reason,
+            reproducible=base.reproducible,
+            rounding_reason=may_part,
             quantization=base.quantization,
             precision_note=base.precision_note,
-            inexact_reason=base.inexact_reason,
             head_dtype=head_dtype_name(head, head_dtype) if head is not None else None,
         )
         with suppress(NoChatTemplate):  # said when a chat is to be answered
@@ -170,6 +176,11 @@ class Session:
     def target(self) -> Target:
         """The base model as the loop sees it."""
         return self._target
+
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        """Tokens that end an answer."""
+        return self._eos_ids
 
     def encode(self, text: str) -> list[int]:
         """Token ids of plain text, without a chat template."""
@@ -255,11 +266,60 @@ class Session:
 
     def forget(self) -> None:
         """Drop the cached prompt, so that the next request reads its whole prompt anew."""
+        with self._turn():
+            self._reset()
+
+    def explain_difference(
+        self,
+        prompt_ids: Sequence[int],
+        plain: Sequence[int],
+        drafted: Sequence[int],
+        generation: GenerationConfig,
+    ) -> Difference | None:
+        """Where two answers to a prompt part, and whether it is a rounding tie; None when they are the same.
+
+        For the rules greedy and match, under which they should be the same. Waits for its turn.
+        Args: plain, drafted: ids of the answer without and with drafting.
+        """
+        with self._turn():
+            return explain_difference(
+                self._target, prompt_ids, plain, drafted, generation, self._eos_ids
+            )
+
+    def set_reproducible(self, is_on: bool) -> None:
+        """Compute rows alike alone and beside others, or not; what is cached is read again. Waits its turn.
+
+        ``info`` says afterwards whether answers may part. Without effect in float32.
+        """
+        with self._turn():
+            self._target.set_reproducible(is_on)
+            drafting, drafting_reason, may_part = self._test()
+            self._reset()
+            self.info = dataclasses.replace(
+                self.info,
+                drafting=drafting,
+                drafting_reason=drafting_reason,
+                reproducible=is_on,
+                rounding_reason=may_part,
+            )
+
+    def _test(self) -> tuple[Drafting, str, str]:
+        """What the model can check, why no trees, and why answers may part all the same."""
+        test = self_test(self._target)
+        logger.info("self-test: %s", test)
+        inexact = self._inexact_reason
+        if test.drafting == "none":
+            return "none", "; ".join(filter(None, (test.reason, inexact))), ""
+        return test.drafting, test.reason, inexact or rounding_reason(self._target, test)
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """The engine for oneself, after everybody who came before."""
         ticket = self._queue.enter()
         try:
             while self._queue.wait(ticket, POLL_S):
                 pass
-            self._reset()
+            yield
         finally:
             self._queue.leave(ticket)
 
@@ -310,8 +370,8 @@ class Session:
         _check_prompt(prompt_ids, self._target.vocab_size)
         if draft.drafter != "none" and self.info.drafting != "tree":
             yield Notice("warning", self.info.drafting_reason)
-        elif draft.drafter != "none" and self.info.inexact_reason:
-            yield Notice("warning", self.info.inexact_reason)
+        elif draft.drafter != "none" and self._inexact_reason:
+            yield Notice("warning", self._inexact_reason)
         if draft.drafter == "eagle" and self._head is None and self.info.drafting != "none":
             yield Notice(
                 "warning", f"no EAGLE head is known for {self.info.base}: drafting by lookup alone"
