@@ -106,9 +106,11 @@ class Target:
 
     @property
     def device(self) -> torch.device:
-        """Where token ids go in."""
-        weight = next(self._embedding.parameters())
-        return weight.device
+        """Where everything but the model's own parts lives: beside the LM head.
+
+        A model that is spread over several devices moves its inputs itself, and brings its logits back.
+        """
+        return execution_device(self._lm_head)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -130,7 +132,7 @@ class Target:
     def embed(self, ids: Tensor) -> Tensor:
         """Embeddings [..., D] of ids [...], as the model itself feeds them to its first layer."""
         embedded: Tensor = self._embedding(ids)
-        return embedded
+        return embedded.to(self.device)
 
     @torch.inference_mode()
     def lm_head(self, features: Tensor) -> Tensor:
@@ -249,7 +251,8 @@ class Target:
             )
         finally:
             handle.remove()
-        return TargetOutput(output.logits[0, -n_logits:], captured[0][0])
+        logits = output.logits[0, -n_logits:].to(self.device)  # [n_logits, V]
+        return TargetOutput(logits, captured[0][0].to(self.device))
 
     def _tree_mask(
         self, ancestors: Tensor, positions: Tensor, max_depth: int, cache: KVCache
@@ -326,6 +329,14 @@ def _visibility(config: Any, kind: str, last_position: int) -> Sees | None:
         chunk = int(config.attention_chunk_size)
         return None if last_position < chunk else lambda query, key: key // chunk == query // chunk
     return None
+
+
+def execution_device(module: nn.Module) -> torch.device:
+    """Where a module computes; its weights may lie elsewhere until then (accelerate's hooks)."""
+    hooked = getattr(getattr(module, "_hf_hook", None), "execution_device", None)
+    if hooked is not None:
+        return torch.device(hooked)
+    return next(module.parameters()).device
 
 
 def _can_be_recorded(config: Any) -> bool:
