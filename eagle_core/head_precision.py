@@ -20,13 +20,19 @@ Head = TypeVar("Head", bound=nn.Module)
 
 
 def place_head(
-    head: Head, device: torch.device, dtype: torch.dtype, wanted: HeadDType = "auto"
+    head: Head,
+    device: torch.device,
+    dtype: torch.dtype,
+    wanted: HeadDType = "auto",
+    *,
+    is_int8: bool = False,
 ) -> Head:
     """Make a loaded head ready to draft.
 
     Args:
         device: of the base's LM head.
         dtype: the base's; ``auto`` takes it, and 4-bit weights are computed in it.
+        is_int8: keep its weights in 8 bits on a CPU, as the base's are.
     Raises: ModelError when 4 bits are wanted and bitsandbytes does not work here.
     """
     if wanted not in ("auto", "nf4"):
@@ -36,7 +42,7 @@ def place_head(
         require_bitsandbytes("a head in nf4", device.type)
         _quantize(head, dtype)
     head = head.to(device)
-    pack_layers(head)
+    pack_layers(head, is_int8=is_int8)
     use_rows_attention(head)
     return head
 

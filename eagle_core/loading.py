@@ -42,9 +42,17 @@ from eagle_core.events import LoadProgress
 from eagle_core.folders import OnEvent, cache_folder, ignore_event, make_cache_folder
 from eagle_core.kernels.attention import use_rows_attention
 from eagle_core.kernels.build import must_compile
+from eagle_core.kernels.ops import has_kernels
 from eagle_core.loading_head import head_source, load_head
 from eagle_core.packing import pack_layers
-from eagle_core.placement import SPLIT, LoadPlan, make_plan, resolve_device, resolve_dtype
+from eagle_core.placement import (
+    SPLIT,
+    LoadPlan,
+    make_plan,
+    resolve_device,
+    resolve_dtype,
+    stored_in,
+)
 from eagle_core.precision import QUANTIZED_BYTES, inexact_reason
 from eagle_core.quantization import (
     bitsandbytes_config,
@@ -98,7 +106,7 @@ def load_base(config: LoadConfig, on_event: OnEvent = ignore_event) -> LoadedBas
         logger.info("%s", plan.note)
         on_event(LoadProgress(plan.note))
     tokenizer = load_tokenizer(folder)
-    model = load_model(folder, plan)
+    model = load_model(folder, plan, stored_dtype(plan, description, on_event))
     if plan.is_whole:
         with memory_errors(config.base):
             model.to(device)  # type: ignore[arg-type]  # transformers' decorator hides Module.to's overloads
@@ -106,7 +114,7 @@ def load_base(config: LoadConfig, on_event: OnEvent = ignore_event) -> LoadedBas
     model.requires_grad_(False)
     if device.type == "cpu" and not plan.is_split:
         with memory_errors(config.base):
-            pack_if_it_fits(model, on_event)
+            pack_for_cpu(model, plan, on_event)
     quantization = plan.own or plan.quantization
     return LoadedBase(
         model,
@@ -175,8 +183,23 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def load_model(folder: Path, plan: LoadPlan) -> PreTrainedModel:
+def stored_dtype(plan: LoadPlan, description: Mapping[str, Any], on_event: OnEvent) -> torch.dtype:
+    """What the weights are read as: the plan's dtype, or the half of it that holds them as well.
+
+    A checkpoint in bfloat16 for float32 on a CPU is widened layer by layer, when the layers are packed.
+    """
+    is_wide = plan.is_whole and plan.device.type == "cpu" and plan.dtype == torch.float32
+    if not is_wide or stored_in(description) != "bfloat16":
+        return plan.dtype
+    if must_compile():
+        on_event(LoadProgress("compiling the fast layers for this processor, once"))
+    return torch.bfloat16 if has_kernels() else plan.dtype
+
+
+def load_model(folder: Path, plan: LoadPlan, dtype: torch.dtype | None = None) -> PreTrainedModel:
     """The folder's weights as planned, with PyTorch's fused attention where the model allows it.
+
+    Args: dtype: what they are read as; None: as planned.
 
     A model that is neither quantized nor split stays on the CPU.
 
@@ -192,7 +215,7 @@ def load_model(folder: Path, plan: LoadPlan) -> PreTrainedModel:
         )
     offload_folder = new_offload_folder() if plan.is_split else None
     options: dict[str, Any] = {
-        "dtype": plan.dtype,
+        "dtype": dtype or plan.dtype,
         "use_safetensors": has_safetensors,
         "weights_only": True,
         "local_files_only": True,
@@ -216,7 +239,7 @@ def load_model(folder: Path, plan: LoadPlan) -> PreTrainedModel:
     if offload_folder is not None:
         weakref.finalize(model, shutil.rmtree, offload_folder, ignore_errors=True)
     check_report(folder, report)
-    if plan.quantization != "none" or plan.own in QUANTIZED_BYTES:
+    if plan.by_bitsandbytes or plan.own in QUANTIZED_BYTES:
         check_quantized(model, plan.own or plan.quantization)
     assert isinstance(model, PreTrainedModel)
     return model
@@ -231,7 +254,7 @@ def new_offload_folder() -> str:
 def placing_options(plan: LoadPlan, offload_folder: str | None) -> dict[str, Any]:
     """What from_pretrained is told about devices and quantized weights; nothing for a plain model."""
     options: dict[str, Any] = {}
-    if plan.quantization != "none":
+    if plan.by_bitsandbytes:
         options["quantization_config"] = bitsandbytes_config(plan.quantization, plan.dtype)
     if plan.device_map is not None:
         options |= {"device_map": plan.device_map, "offload_folder": offload_folder}
@@ -278,7 +301,7 @@ def loading_errors(folder: Path, plan: LoadPlan) -> Iterator[None]:
         hint = "see which part transformers refuses; another format of the model may do"
         if plan.own is not None:
             hint = own_method_hint(plan.own)
-        elif plan.quantization != "none":
+        elif plan.by_bitsandbytes:
             hint = "use --quantization none, or a device with room for the whole quantized model"
         raise ModelError(
             f"{folder} cannot be loaded",
@@ -295,15 +318,23 @@ def is_memory_error(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(part in text for part in MEMORY_MESSAGES)
 
 
-def pack_if_it_fits(model: PreTrainedModel, on_event: OnEvent) -> None:
-    """Swap in the faster layers, unless their copy of the weights could push out what else is running."""
-    n_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
-    if n_bytes > psutil.virtual_memory().available / 2:
-        on_event(LoadProgress("little free memory: the faster copy of the weights is left out"))
-        return
+def pack_for_cpu(model: PreTrainedModel, plan: LoadPlan, on_event: OnEvent) -> None:
+    """Swap in the faster layers. With the kernels the weights are kept once, packed.
+
+    Without, the packed ones are a second copy, left out where it could push out what else is running.
+    """
     if must_compile():
         on_event(LoadProgress("compiling the fast layers for this processor, once"))
-    pack_layers(model)
+    if has_kernels():
+        is_narrow = model.dtype != plan.dtype
+        pack_layers(model, is_int8=plan.quantization == "int8", widens=is_narrow, frees=True)
+        model.config.dtype = model.dtype
+    else:
+        n_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
+        if n_bytes > psutil.virtual_memory().available / 2:
+            on_event(LoadProgress("little free memory: the faster copy of the weights is left out"))
+            return
+        pack_layers(model)
     if model.dtype == torch.float32:
         use_rows_attention(model)
 

@@ -72,6 +72,11 @@ class RowLinear(Packed):
         """Bytes of the packed weight."""
         return self._packed.data.nbytes
 
+    @property
+    def is_int8(self) -> bool:
+        """Whether it computes in 8 bits."""
+        return self._packed.format == ops.INT8
+
 
 class _JointProduct:
     """Several linear layers of one input as one product; each part takes its columns of it."""
@@ -275,20 +280,23 @@ def weight_of(linear: Any) -> Tensor:
     return weight
 
 
-def count_parameters(model: nn.Module) -> int:
-    """Parameters of a model, packed ones included."""
-    n_freed = 0
-    for linear, _ in _packed_parts(model):
-        if linear.weight.numel() == 0:
-            n_freed += int(linear.in_features * linear.out_features)
-    return n_freed + sum(parameter.numel() for parameter in model.parameters())
+def count_let_go(model: nn.Module) -> int:
+    """Parameters that are kept packed only, and so are no parameters of the model any more."""
+    freed = [linear for linear, _ in _packed_parts(model) if linear.weight.numel() == 0]
+    return sum(int(linear.in_features * linear.out_features) for linear in freed)
 
 
 def bytes_read(model: nn.Module) -> int:
-    """Bytes of weights that a forward reads: packed ones, and those of all layers but the embeddings."""
+    """Bytes of weights that a forward reads: all but an embedding that is nothing else."""
     packed = [module for module in model.modules() if isinstance(module, Packed)]
-    known = {id(linear.weight) for linear, _ in _packed_parts(model)} | _embeddings(model)
-    others = sum(p.nbytes for p in model.parameters() if id(p) not in known)
+    swapped = {id(linear.weight) for linear, _ in _packed_parts(model)}
+    plain = {
+        id(m.weight)
+        for m in model.modules()
+        if isinstance(m, nn.Linear) and id(m.weight) not in swapped
+    }
+    left_out = (swapped | _embeddings(model)) - plain
+    others = sum(p.nbytes for p in model.parameters() if id(p) not in left_out)
     return others + sum(module.n_bytes for module in packed)
 
 
@@ -450,7 +458,7 @@ __all__ = [
     "RowRmsNorm",
     "bytes_read",
     "can_pack",
-    "count_parameters",
+    "count_let_go",
     "pack_layers",
     "packed_if_faster",
     "plain_layers",

@@ -5,6 +5,7 @@ Decides by what is asked for, by the checkpoint's description and by free memory
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 from eagle_core import precision
 from eagle_core.config import DType, LoadConfig
 from eagle_core.errors import ConfigError
+from eagle_core.kernels.ops import has_fast_int8, has_kernels
 from eagle_core.precision import DTypeName, Precision, QuantizationName, WeightCount
 from eagle_core.quantization import (
     DEVICES,
@@ -42,7 +44,7 @@ class LoadPlan:
     @property
     def is_whole(self) -> bool:
         """Whether the model goes through memory as it is, and then to its device."""
-        return self.quantization == "none" and self.own is None and not self.is_split
+        return not self.by_bitsandbytes and self.own is None and not self.is_split
 
     @property
     def device_map(self) -> str | dict[str, torch.device] | None:
@@ -50,6 +52,11 @@ class LoadPlan:
         if self.is_split:
             return "auto"
         return None if self.is_whole else {"": self.device}
+
+    @property
+    def by_bitsandbytes(self) -> bool:
+        """Whether bitsandbytes quantizes the weights as they are loaded."""
+        return self.quantization not in ("none", "int8")
 
 
 def make_plan(
@@ -60,11 +67,16 @@ def make_plan(
     Raises: ConfigError for weights that are quantized already; ModelError where bitsandbytes does not work.
     """
     own, is_split = own_method(description), config.device == SPLIT
+    if device.type == "cpu" and stored_in(description) == "bfloat16" and has_kernels():
+        count = dataclasses.replace(count, is_half=True)
     refuse_twice(config.quantization, own)
     if own in precision.QUANTIZED_BYTES:
         require_bitsandbytes(f"a model in {own}", device.type)
     if own is not None:
         return LoadPlan(device, quantized_dtype(config.dtype, device), "none", own, is_split)
+    if config.quantization == "int8":
+        require_int8(config, device)
+        return LoadPlan(device, torch.float32, "int8")
     if config.quantization != "auto" and config.quantization != "none":
         require_bitsandbytes(config.quantization, device.type)
         dtype = quantized_dtype(config.dtype, device)
@@ -82,6 +94,24 @@ def make_plan(
     return LoadPlan(device, _dtype(taken), taken.quantization, note=note)
 
 
+def require_int8(config: LoadConfig, device: torch.device) -> None:
+    """Raises: ConfigError where 8 bits by this engine's kernels are not to be had."""
+    if device.type != "cpu" or config.device == SPLIT:
+        why, hint = f"this is {device.type}", "use --device cpu, or --quantization int8-bnb"
+    elif config.dtype == "bfloat16":
+        why, hint = "--dtype bfloat16 was asked for", "leave --dtype out"
+    elif not has_kernels():
+        why, hint = "there are no kernels", "install g++, or use --quantization int8-bnb"
+    else:
+        return
+    raise ConfigError(
+        "int8 works on a CPU alone, with the compiled kernels and float32 activations",
+        expected="a CPU, g++ and float32",
+        got=why,
+        hint=hint,
+    )
+
+
 def _candidates(
     config: LoadConfig, device: torch.device, count: WeightCount
 ) -> tuple[Precision, ...]:
@@ -91,9 +121,14 @@ def _candidates(
         return (Precision(dtype),)
     plain = precision.candidates(device.type, dtype, has_bitsandbytes=False)
     fits = precision.choose(count, free_bytes(device), plain).fits
-    if fits or device.type not in DEVICES or not has_bitsandbytes():
+    if fits or device.type not in DEVICES:
         return plain
-    return precision.candidates(device.type, dtype, has_bitsandbytes=True)
+    return precision.candidates(
+        device.type,
+        dtype,
+        has_bitsandbytes=has_bitsandbytes(),
+        has_int8=device.type == "cpu" and has_fast_int8(),
+    )
 
 
 def _spread(
@@ -111,6 +146,12 @@ def _spread(
 def _dtype(taken: Precision) -> torch.dtype:
     found: torch.dtype = getattr(torch, taken.dtype)
     return found
+
+
+def stored_in(description: Mapping[str, Any]) -> str | None:
+    """The dtype of a checkpoint's weights, as its config.json says; None: it does not."""
+    found = description.get("dtype", description.get("torch_dtype"))
+    return str(found) if found is not None else None
 
 
 def quantized_dtype(name: DType, device: torch.device) -> torch.dtype:
@@ -179,4 +220,5 @@ __all__ = [
     "quantized_dtype",
     "resolve_device",
     "resolve_dtype",
+    "stored_in",
 ]

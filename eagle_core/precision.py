@@ -11,11 +11,17 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 DTypeName = Literal["float32", "bfloat16", "float16"]
-QuantizationName = Literal["none", "nf4", "fp4", "int8-bnb", "llm-int8"]
+QuantizationName = Literal["none", "int8", "nf4", "fp4", "int8-bnb", "llm-int8"]
 
 # Bytes per weight of a quantized layer. 4 bits, plus a scale of 8 bits for 64 weights, plus one of 32 bits
-# for 256 scales; 8 bits, plus one scale per output.
-QUANTIZED_BYTES: Final = {"nf4": 0.517, "fp4": 0.517, "int8-bnb": 1.01, "llm-int8": 1.01}
+# for 256 scales; 8 bits, plus one scale per output; int8: 8 bits, plus one scale of 32 bits for 64 weights.
+QUANTIZED_BYTES: Final = {
+    "int8": 1.0625,
+    "nf4": 0.517,
+    "fp4": 0.517,
+    "int8-bnb": 1.01,
+    "llm-int8": 1.01,
+}
 DTYPE_BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2}
 # What a model takes beside its weights: caches of a chat, activations, libraries.
 OVERHEAD_SHARE, RESERVE_BYTES = 0.10, 500_000_000
@@ -32,10 +38,14 @@ OUTLIERS_REASON = (
 
 @dataclass(frozen=True, slots=True)
 class WeightCount:
-    """Weights of a model; ``n_kept`` of them (embeddings, LM head, norms) are never quantized."""
+    """Weights of a model; ``n_kept`` of them (embeddings, LM head, norms) bitsandbytes never quantizes.
+
+    ``is_half``: in float32 they are kept in half of it, as they are stored; all but ``n_kept``.
+    """
 
     n_weights: int
     n_kept: int
+    is_half: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +54,9 @@ class Precision:
 
     dtype: DTypeName
     quantization: QuantizationName = "none"
+
+
+INT8 = Precision("float32", "int8")  # activations stay in float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +71,12 @@ class Choice:
 def weight_bytes(count: WeightCount, precision: Precision) -> int:
     """Bytes of the weights alone."""
     width = DTYPE_BYTES[precision.dtype]
+    if (
+        precision == INT8
+    ):  # the LM head as well; the embedding, which may be the same, stays as it is
+        return round(count.n_weights * QUANTIZED_BYTES["int8"] + count.n_kept * width)
+    if precision.quantization == "none" and precision.dtype == "float32" and count.is_half:
+        return count.n_weights * 2 + count.n_kept * width
     if precision.quantization == "none":
         return count.n_weights * width
     quantized = (count.n_weights - count.n_kept) * QUANTIZED_BYTES[precision.quantization]
@@ -70,16 +89,18 @@ def needed_bytes(count: WeightCount, precision: Precision) -> int:
 
 
 def candidates(
-    device_type: str, dtype: DTypeName, *, has_bitsandbytes: bool
+    device_type: str, dtype: DTypeName, *, has_bitsandbytes: bool, has_int8: bool = False
 ) -> tuple[Precision, ...]:
     """What ``auto`` may choose, from the most to the least exact.
 
-    8 bits are never chosen: without outlier columns large models lose more with them than with NF4, and with
-    them a draft changes the rows beside it.
+    bitsandbytes' 8 bits are never chosen: without outlier columns large models lose more with them than with
+    NF4, and with them a draft changes the rows beside it. ``has_int8``: this engine's own 8 bits work here.
     """
     found = [Precision(dtype)]
     if dtype == "float32" and device_type == "cpu":
         found.append(Precision("bfloat16"))
+        if has_int8:
+            found.append(INT8)
     if has_bitsandbytes and device_type != "mps":
         small: DTypeName = "bfloat16" if device_type == "cpu" else dtype
         found.append(Precision(small, "nf4"))
@@ -134,6 +155,7 @@ def inexact_reason(quantization: str) -> str:
 
 
 __all__ = [
+    "INT8",
     "OUTLIERS_REASON",
     "QUANTIZED_BYTES",
     "SLOW_INT8_ON_CPU",

@@ -38,6 +38,7 @@ from eagle_core.head_precision import head_dtype_name, place_head
 from eagle_core.heads.eagle1 import Eagle1Head
 from eagle_core.loading import LoadedBase, is_memory_error, load_base
 from eagle_core.loading_head import head_source, load_head
+from eagle_core.packing import bytes_read, count_let_go
 from eagle_core.queueing import TicketQueue
 from eagle_core.rounding import explain_difference
 from eagle_core.selftest import Drafting, rounding_reason, self_test
@@ -77,6 +78,7 @@ class SessionInfo:
     context_length: int
     n_parameters: int
     n_head_parameters: int
+    weight_bytes: int = 0  # that one forward reads
     drafting: Drafting = "tree"
     drafting_reason: str = ""
     reproducible: bool = True
@@ -121,7 +123,10 @@ class Session:
         n_head_parameters = 0
         if head is not None:
             n_head_parameters = sum(parameter.numel() for parameter in head.parameters())
-            head = place_head(head, self._target.device, self._target.dtype, head_dtype)
+            head = place_head(
+                head, self._target.device, self._target.dtype, head_dtype,
+                is_int8=base.quantization == "int8" and head_dtype == "auto",
+            )  # fmt: skip
         self._head = head
         self._eagle: EagleDrafter | None = None
         self._eos_ids = self._target.eos_ids(base.tokenizer)
@@ -134,7 +139,9 @@ class Session:
             dtype=str(self._target.dtype).removeprefix("torch."),
             device=str(self._target.device),
             context_length=self._target.context_length,
-            n_parameters=base.model.num_parameters(),  # a packed byte counts as two weights
+            # transformers counts a byte of two 4-bit weights as two; we count what was let go.
+            n_parameters=base.model.num_parameters() + count_let_go(base.model),
+            weight_bytes=bytes_read(base.model),
             n_head_parameters=n_head_parameters,
             drafting=drafting,
             drafting_reason=drafting_reason,

@@ -27,7 +27,7 @@ from eagle_core.heads.eagle1 import Eagle1Head
 from eagle_core.kernels.attention import uses_rows_attention
 from eagle_core.kernels.tape import TapeDeck
 from eagle_core.lookup import SURE_MATCH, RepeatIndex, with_path
-from eagle_core.packing import packed_if_faster
+from eagle_core.packing import packed_if_faster, weight_of
 from eagle_core.sampling import draw_candidates, stream_noise, to_probabilities
 from eagle_core.tree import (
     DraftTree,
@@ -465,6 +465,7 @@ def draft_scorer(lm_head: nn.Module, vocabulary: Tensor | None) -> Callable[[Ten
         )
     if vocabulary is None:
         return in_dtype(lm_head, weight.dtype)
+    weight = weight_of(lm_head)
     if weight.ndim == 2 and not weight.is_meta:
         bias = getattr(lm_head, "bias", None)
         n_scored, width = len(vocabulary), weight.shape[1]
@@ -473,7 +474,12 @@ def draft_scorer(lm_head: nn.Module, vocabulary: Tensor | None) -> Callable[[Ten
             sliced.weight.copy_(weight[vocabulary])
             if isinstance(bias, Tensor):
                 sliced.bias.copy_(bias[vocabulary])
-        return in_dtype(packed_if_faster(sliced.requires_grad_(False)), weight.dtype)
+        return in_dtype(
+            packed_if_faster(
+                sliced.requires_grad_(False), is_int8=getattr(lm_head, "is_int8", False)
+            ),
+            weight.dtype,
+        )
     return in_dtype(lambda features: lm_head(features)[..., vocabulary], weight.dtype)  # on disk
 
 

@@ -99,14 +99,18 @@ def plan_for(
     free_gb: float,
     all_gb: float = 0,
     has_library: bool = True,
+    has_int8: bool = False,
+    stored: str = "float32",
     **settings: Any,
 ) -> placement.LoadPlan:
     monkeypatch.setattr(placement, "free_bytes", lambda device: int(free_gb * GB))
     monkeypatch.setattr(placement, "all_free_bytes", lambda device: int(all_gb * GB))
+    monkeypatch.setattr(placement, "has_fast_int8", lambda: has_int8)
+    monkeypatch.setattr(placement, "has_kernels", lambda: True)
     monkeypatch.setattr(placement, "has_bitsandbytes", lambda: has_library)
     monkeypatch.setattr(placement, "require_bitsandbytes", lambda name, device: None)
     config = LoadConfig(base="x", **{"device": "cpu"} | settings)
-    return make_plan(config, torch.device("cpu"), EIGHT, {})
+    return make_plan(config, torch.device("cpu"), EIGHT, {"dtype": stored})
 
 
 def test_auto_leaves_a_chosen_dtype_alone(monkeypatch: Any) -> None:
@@ -118,6 +122,36 @@ def test_auto_leaves_a_chosen_dtype_alone(monkeypatch: Any) -> None:
     assert SLOW_ON_CPU in plan.note
     plan = plan_for(monkeypatch, 16, quantization="none")
     assert (plan.dtype, plan.quantization) == (torch.float32, "none")
+
+
+def test_a_fast_8_bits_comes_before_4(monkeypatch: Any) -> None:
+    plan = plan_for(monkeypatch, 16, has_int8=True)
+    assert (plan.dtype, plan.quantization) == (torch.float32, "int8")
+    assert plan.is_whole
+    assert "taking int8 (float32)" in plan.note
+    plan = plan_for(monkeypatch, 12, has_int8=True)
+    assert plan.quantization == "nf4"
+
+
+def test_float32_of_a_half_precision_file_takes_half(monkeypatch: Any) -> None:
+    plan = plan_for(monkeypatch, 24, stored="bfloat16")
+    assert (plan.dtype, plan.quantization, plan.note) == (torch.float32, "none", "")
+    assert plan_for(monkeypatch, 24, stored="float16").dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [({"dtype": "bfloat16"}, "bfloat16"), ({"device": "split"}, "CPU"), ({}, "no kernels")],
+)
+def test_int8_says_where_it_does_not_work(monkeypatch: Any, settings: Any, why: str) -> None:
+    assert plan_for(monkeypatch, 16, quantization="int8").quantization == "int8"
+    plan_for(monkeypatch, 16)
+    monkeypatch.setattr(placement, "has_kernels", lambda: False)
+    config = LoadConfig(base="x", **{"device": "cpu", "quantization": "int8"} | settings)
+    with pytest.raises(ConfigError) as caught:
+        make_plan(config, torch.device("cpu"), EIGHT, {})
+    assert why in f"{caught.value.expected} {caught.value.got}"
+    assert caught.value.hint
 
 
 def test_without_bitsandbytes_auto_does_without(monkeypatch: Any) -> None:
