@@ -33,10 +33,10 @@ from eagle_core.events import (
     StepDone,
     TextDelta,
 )
-from eagle_core.heads.eagle1 import Eagle1Head
+from eagle_core.heads.base import DraftHead
 from eagle_core.kernels.attention import use_rows_attention
 from eagle_core.loading import LoadedBase, is_memory_error, load_base
-from eagle_core.loading_head import head_source, load_head
+from eagle_core.loading_head import check_before_download, head_source, load_head
 from eagle_core.packing import pack_layers
 from eagle_core.queueing import TicketQueue
 from eagle_core.selftest import Drafting, self_test
@@ -90,12 +90,13 @@ class Session:
     def __init__(
         self,
         base: LoadedBase,
-        head: Eagle1Head | None,
+        head: DraftHead | None,
         head_name: str | None = None,
         on_event: Callable[[Event], None] | None = None,
     ) -> None:
         self._tokenizer: Any = base.tokenizer
-        self._target = Target(base.model, base.context_length)
+        feature_layers = head.feature_layers if head is not None else ()
+        self._target = Target(base.model, base.context_length, feature_layers)
         test = self_test(self._target)
         logger.info("self-test: %s", test)
         if test.reason and on_event is not None:
@@ -131,8 +132,9 @@ class Session:
         Raises: ModelError, ResourceError or ConfigError, each with a hint.
         """
         report = on_event if on_event is not None else _ignore
-        base = load_base(config, report)
         source = head_source(config)
+        check_before_download(config, report)
+        base = load_base(config, report)
         if source is None:
             return cls(base, None, on_event=report)
         head = load_head(source, base.model, report, offline=config.offline)

@@ -150,8 +150,9 @@ def run_fit(args: argparse.Namespace) -> int:
     """
     from tqdm import tqdm
 
-    from eagle_core.heads.eagle1 import Eagle1Head, config_for_base
+    from eagle_core.heads.eagle1 import config_for_base
     from eagle_core.loading import load_base
+    from eagle_core.loading_head import read_head
     from eagle_core.train.dataset import FeatureFolder
     from eagle_core.train.fit import Trainer
     from eagle_core.train.plot import write_training_plot
@@ -174,7 +175,7 @@ def run_fit(args: argparse.Namespace) -> int:
         n_layers=config.n_layers,
         draft_vocab_size=config.draft_vocab_size,
     )
-    init = Eagle1Head.load(Path(args.init)) if args.init is not None else None
+    init = read_head(Path(args.init)) if args.init is not None else None
     trainer = Trainer(
         shape, embedding.weight.detach(), lm_head.weight.detach(), data, out, config, init
     )

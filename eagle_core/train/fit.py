@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from eagle_core.errors import CheckpointMismatch, ConfigError
 from eagle_core.events import TrainStep
-from eagle_core.heads.eagle1 import VOCABULARY_KEY, Eagle1Config, Eagle1Head
+from eagle_core.heads.base import VOCABULARY_KEY, DraftHead
+from eagle_core.heads.eagle1 import Eagle1Config, Eagle1Head
 from eagle_core.train.batches import Batch, epoch_batches, make_batch
 from eagle_core.train.config import FitConfig
 from eagle_core.train.dataset import FeatureFolder
@@ -56,7 +57,7 @@ class Trainer:
         folder: FeatureFolder,
         out: Path,
         config: FitConfig,
-        init: Eagle1Head | None = None,
+        init: DraftHead | None = None,
     ) -> None:
         self.config, self.folder, self.out = config, folder, out
         n_held = config.held_out_shards
@@ -102,8 +103,15 @@ class Trainer:
             ]
             self.head.draft_vocabulary.copy_(most.sort().values)
 
-    def _start_from(self, init: Eagle1Head) -> None:
+    def _start_from(self, init: DraftHead) -> None:
         n_scored = self.head.config.draft_vocab_size
+        if not isinstance(init, Eagle1Head):
+            raise ConfigError(
+                "the head to start from is of another kind",
+                expected="an EAGLE-1 head",
+                got=type(init).__name__,
+                hint="leave --init out",
+            )
         if replace(init.config, draft_vocab_size=n_scored) != self.head.config:
             raise ConfigError(
                 "the head to start from has other shapes",

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from eagle_core.heads.eagle1 import Eagle1Head
+from eagle_core.heads.base import DraftHead
 
 
 class UnrollCache:
@@ -51,7 +51,7 @@ def unroll_mask(n_tokens: int, step: int, device: torch.device | None = None) ->
 
 
 def unrolled_predictions(
-    head: Eagle1Head, embeddings: Tensor, features: Tensor, n_steps: int
+    head: DraftHead, embeddings: Tensor, features: Tensor, n_steps: int
 ) -> list[Tensor]:
     """Predictions of f_{i+1} at every index i, for each unrolled step.
 

@@ -11,6 +11,7 @@ import torch
 
 from eagle_core.errors import CheckpointMismatch, ConfigError
 from eagle_core.heads.eagle1 import Eagle1Head, config_for_base
+from eagle_core.loading_head import read_head
 from eagle_core.testing import tiny_model, tiny_target
 from eagle_core.train.batches import epoch_batches, group_rows, make_batch
 from eagle_core.train.config import FitConfig
@@ -199,7 +200,7 @@ def test_what_a_run_leaves_behind(data, tmp_path):
     run = trainer(data, tmp_path / "head", epochs=4.0)
     events = list(run.run())
     assert [event.step for event in events] == list(range(1, run.n_steps + 1))
-    head = Eagle1Head.load(tmp_path / "head")
+    head = read_head(tmp_path / "head")
     assert head.fc.weight.dtype == torch.bfloat16
     most_frequent = data.token_counts(260).topk(64).values.min()
     assert data.token_counts(260)[head.draft_vocabulary].min() >= most_frequent
@@ -251,7 +252,7 @@ def test_training_can_start_from_a_trained_head(data, tmp_path):
     first = trainer(data, tmp_path / "first", epochs=4.0)
     for _ in first.run():
         pass
-    head = Eagle1Head.load(tmp_path / "first").float()
+    head = read_head(tmp_path / "first").float()
     second = trainer(data, tmp_path / "second", init=head)
     left, right = second.head.state_dict(), head.state_dict()
     assert all(torch.equal(left[key], right[key]) for key in left)
