@@ -56,16 +56,16 @@ def read_frequent_tokens(folder: Path, vocab_size: int) -> Tensor | None:
         return None
     path = next((path for path in files if path.name == PREFERRED_FREQUENCIES), files[-1])
     found = _load(path, _load_pickled)
-    ids = torch.as_tensor(found) if isinstance(found, (list, tuple, Tensor)) else torch.empty(0)
-    is_ids = ids.ndim == 1 and len(ids) > 0 and not ids.is_floating_point()
-    if not is_ids or int(ids.min()) < 0 or int(ids.max()) >= vocab_size:
+    ids = found.tolist() if isinstance(found, Tensor) else found
+    is_ids = isinstance(ids, list) and bool(ids) and all(type(i) is int for i in ids)
+    if not is_ids or min(ids) < 0 or max(ids) >= vocab_size:
         raise CheckpointMismatch(
             f"{path.name} holds no token ids of this vocabulary",
             expected=f"a list of ids below {vocab_size}",
-            got=f"ids up to {int(ids.max())}" if is_ids else type(found).__name__,
+            got=f"ids from {min(ids)} to {max(ids)}" if is_ids else type(found).__name__,
             hint="remove the file, or fetch the one that belongs to this head",
         )
-    return torch.tensor(sorted(set(ids.tolist())))
+    return torch.tensor(sorted(set(ids)))
 
 
 def _read_shards(folder: Path, index: Path, read: Callable[[Path], Any]) -> dict[str, Tensor]:

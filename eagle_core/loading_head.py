@@ -125,9 +125,8 @@ def build_head(layout: HeadLayout, tensors: Mapping[str, Tensor], ids: Tensor | 
 
 def _check_keys(head: DraftHead, state: Mapping[str, Tensor], layout: HeadLayout) -> None:
     """Raises: CheckpointMismatch naming, as the checkpoint does, what is missing, too many or misshapen."""
-    spelled = {ours: name for name, ours in layout.keys.items()}
-    wanted = {spelled.get(k, k): tuple(v.shape) for k, v in head.state_dict().items()}
-    found = {spelled.get(k, k): tuple(v.shape) for k, v in state.items()}
+    wanted = {_spelled(k, layout): tuple(v.shape) for k, v in head.state_dict().items()}
+    found = {_spelled(k, layout): tuple(v.shape) for k, v in state.items()}
     differing = sorted(k for k in wanted.keys() | found.keys() if wanted.get(k) != found.get(k))
     if differing:
         raise CheckpointMismatch(
@@ -137,6 +136,18 @@ def _check_keys(head: DraftHead, state: Mapping[str, Tensor], layout: HeadLayout
             got=", ".join(f"{k} {list(found[k])}" for k in differing if k in found) or "nothing",
             hint="the file is damaged or is another kind of head",
         )
+
+
+def _spelled(key: str, layout: HeadLayout) -> str:
+    """One of our names as the checkpoint spells it, or would."""
+    first = "layers.0."
+    for name, ours in layout.keys.items():
+        if ours == key:
+            return name
+    for name, ours in layout.keys.items():
+        if ours.startswith(first) and key.startswith(first):
+            return name.removesuffix(ours.removeprefix(first)) + key.removeprefix(first)
+    return key
 
 
 def _draft_vocabulary(layout: HeadLayout, state: Mapping[str, Tensor]) -> Tensor | None:
