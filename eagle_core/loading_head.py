@@ -23,8 +23,8 @@ from eagle_core.events import LoadProgress
 from eagle_core.folders import OnEvent, ignore_event
 from eagle_core.head_files import read_frequent_tokens, read_head_tensors
 from eagle_core.heads.base import VOCABULARY_KEY, DraftHead
-from eagle_core.heads.eagle1 import Eagle1Config, Eagle1Head
-from eagle_core.heads.eagle3 import Eagle3Head
+from eagle_core.heads.eagle1 import Eagle1Config
+from eagle_core.heads.families import make_head
 from eagle_core.heads.layouts import BaseShape, HeadLayout, describe
 from eagle_core.heads.pairing import base_shape, check_pair
 from eagle_core.sources import base_config, head_config, head_folder, read_json
@@ -109,8 +109,7 @@ def build_head(layout: HeadLayout, tensors: Mapping[str, Tensor], ids: Tensor | 
     Raises: CheckpointMismatch naming the keys.
     """
     with torch.device("meta"):  # no time for weights that are replaced below
-        config = layout.config
-        head = Eagle1Head(config) if isinstance(config, Eagle1Config) else Eagle3Head(config)
+        head = make_head(layout.config)
     state = dict(tensors)
     if ids is not None:
         head.set_vocabulary(len(ids))

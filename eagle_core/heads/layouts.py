@@ -18,6 +18,7 @@ from typing import Any
 from eagle_core.errors import CheckpointMismatch, IncompatibleHead
 from eagle_core.heads.eagle1 import Eagle1Config
 from eagle_core.heads.eagle3 import Eagle3Config, default_feature_layers
+from eagle_core.heads.families import HeadConfig
 from eagle_core.heads.refused import (
     WITHOUT_FUSION,
     check_config_is_known,
@@ -65,7 +66,7 @@ class HeadLayout:
     """
 
     name: str
-    config: Eagle1Config | Eagle3Config
+    config: HeadConfig
     keys: Mapping[str, str]
     ignored: frozenset[str]
 
