@@ -139,7 +139,10 @@ class DraftHead(nn.Module):
 def llama_config(block: BlockShape) -> LlamaConfig:
     """The same shapes for transformers' layers."""
     rope = {"rope_type": "default", **(block.rope_scaling or {}), "rope_theta": block.rope_theta}
+    # Bounds nothing; transformers compares it with what a scaling stretches.
+    length = rope.get("original_max_position_embeddings", 2048) * rope.get("factor", 1)
     return LlamaConfig(
+        max_position_embeddings=int(length),
         hidden_size=block.hidden_size,
         intermediate_size=block.intermediate_size,
         num_hidden_layers=block.n_layers,

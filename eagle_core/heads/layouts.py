@@ -29,7 +29,7 @@ from eagle_core.heads.refused import (
 Shapes = Mapping[str, tuple[int, ...]]
 ATTENTION = "layers.0.self_attn."
 LAYERS_FIELD = "eagle_aux_hidden_state_layer_ids"
-ROPE_KINDS = ("default", "linear", "dynamic", "llama3", "yarn")
+ROPE_KINDS = ("default", "linear", "llama3", "yarn")
 ROPE_FIELDS = frozenset(
     {
         "rope_type", "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings",
@@ -166,6 +166,9 @@ def rope(hints: Mapping[str, Any]) -> tuple[float, dict[str, Any] | None]:
     scaling = {key: value for key, value in fields.items() if key in ROPE_FIELDS} | {
         "rope_type": kind
     }
+    own_length = hints.get("max_position_embeddings")
+    if kind != "linear" and own_length:  # what such scalings stretch, where nothing else is said
+        scaling.setdefault("original_max_position_embeddings", int(own_length))
     return theta, scaling
 
 

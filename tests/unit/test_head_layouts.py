@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from eagle_core.errors import CheckpointMismatch, IncompatibleHead
 from eagle_core.heads.eagle3 import default_feature_layers
@@ -15,6 +16,7 @@ from eagle_core.heads.layouts import (
     rope,
 )
 from eagle_core.heads.pairing import base_shape, check_pair, special_ids
+from tests.support.tiny_heads import tiny_head
 
 BASE = BaseShape(hidden_size=4096, vocab_size=32000, n_layers=32)
 
@@ -54,6 +56,10 @@ def test_shapes_that_nothing_explains():
         ({"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}, (1e6, None)),
         ({"rope_scaling": {"type": "linear", "factor": 4.0}}, (1e4, {"rope_type": "linear", "factor": 4.0})),
         ({"rope_scaling": {"rope_type": "mrope", "mrope_section": [1, 2]}}, (1e4, None)),
+        (
+            {"rope_scaling": {"rope_type": "yarn", "factor": 2.0}, "max_position_embeddings": 64},
+            (1e4, {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 64}),
+        ),
     ],
 )  # fmt: skip
 def test_rope_is_read_in_every_spelling(hints, expected):
@@ -61,11 +67,33 @@ def test_rope_is_read_in_every_spelling(hints, expected):
 
 
 @pytest.mark.parametrize(
-    "hints", [{"rope_scaling": {"type": "su"}}, {"partial_rotary_factor": 0.5}]
+    "hints",
+    [
+        {"rope_scaling": {"type": "su"}},
+        {"rope_scaling": {"type": "dynamic", "factor": 2.0}},
+        {"partial_rotary_factor": 0.5},
+    ],
 )
 def test_rotations_that_are_not_known(hints):
     with pytest.raises(IncompatibleHead, match="rotates positions"):
         rope(hints)
+
+
+@pytest.mark.parametrize("kind", ["linear", "llama3", "yarn"])
+def test_positions_go_as_far_as_they_must_under_every_scaling(kind, caplog):
+    """The head's own length is 16; transformers has nothing to remark on what we ask it for."""
+    scaling = {"rope_type": kind, "factor": 4.0}
+    if kind == "llama3":
+        scaling |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    theta, fields = rope({"rope_scaling": scaling, "max_position_embeddings": 16})
+    head = tiny_head(32, rope_theta=theta, rope_scaling=fields)
+    plain = tiny_head(32)
+    inputs = torch.randn(1, 200, 32, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        out, other = (h(inputs, inputs, torch.arange(200)[None]) for h in (head, plain))
+    assert out.isfinite().all()
+    assert not torch.allclose(out[0, -1], other[0, -1])
+    assert not caplog.records
 
 
 @pytest.mark.parametrize(
