@@ -106,8 +106,7 @@ REFUSED = (
     RefusedLayout(
         "quantized head",
         "its weights are packed for other kernels",
-        fields=frozenset({"quantization_config", "compression_config"}),
-        tensor=r"\.(qweight|weight_scale|weight_packed|scales)$",
+        tensor=r"\.(qweight|qzeros|weight_scale(_inv)?|weight_packed|scales|absmax)$",
         hint="choose the head in bfloat16 or float16; it is small beside its base",
     ),
     RefusedLayout(

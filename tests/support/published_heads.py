@@ -377,7 +377,7 @@ def refused_layouts(vocab: int) -> dict[str, Published]:
             plain | safetensors({**head, "midlayer.mlp.experts.0.up_proj.weight": draw(4, 4)})
         ),
         "quantized head": Published(
-            config(vocab_size=vocab, quantization_config={"quant_method": "fp8"}) | safetensors(head)
+            plain | safetensors({**head, "midlayer.mlp.up_proj.weight_scale": draw(1)})
         ),
         "LoRA adapter": Published(plain | safetensors({"base.q_proj.lora_A.weight": draw(4, 4)})),
         "single feature": Published(
