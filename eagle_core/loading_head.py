@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,24 +100,22 @@ def read_head(folder: Path, base: BaseShape | None = None) -> DraftHead:
     ids = _draft_vocabulary(layout, state)
     if ids is None and base is not None and layout.config.draft_vocab_size == 0:
         ids = _frequent_tokens(folder, layout, base)
-    return build_head(layout, tensors, ids)
+    if ids is not None:
+        tensors[VOCABULARY_KEY] = ids
+        layout = replace(layout, config=replace(layout.config, draft_vocab_size=len(ids)))
+    return build_head(layout, tensors)
 
 
-def build_head(layout: HeadLayout, tensors: Mapping[str, Tensor], ids: Tensor | None) -> DraftHead:
-    """A head from its tensors, strictly: a key too many or too few is an error.
+def build_head(layout: HeadLayout, tensors: Mapping[str, Tensor]) -> DraftHead:
+    """A head from its tensors, by our names, strictly: a key too many or too few is an error.
 
-    Args: ids: [V'] i64, the tokens that it scores; None: what the tensors say.
     Raises: CheckpointMismatch naming the keys.
     """
     with torch.device("meta"):  # no time for weights that are replaced below
         head = make_head(layout.config)
-    state = dict(tensors)
-    if ids is not None:
-        head.set_vocabulary(len(ids))
-        state[VOCABULARY_KEY] = ids
-    _check_keys(head, state, layout)
-    dtype = state["fc.weight"].dtype
-    state = {k: v.to(dtype) if v.is_floating_point() else v for k, v in state.items()}
+    _check_keys(head, tensors, layout)
+    dtype = tensors["fc.weight"].dtype
+    state = {k: v.to(dtype) if v.is_floating_point() else v for k, v in tensors.items()}
     head.load_state_dict(state, strict=True, assign=True)
     head.reset_rotary()
     return head

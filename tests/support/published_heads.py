@@ -217,7 +217,7 @@ def eagle1_layouts(vocab: int) -> dict[str, Published]:
         "FR-Spec": Published(
             plain | safetensors(own) | pickled(list(range(40, 8, -1)), "freq_8192.pt")
             | pickled(list(range(200, 100, -1)), "freq_32768.pt"),
-            {"draft_ids": torch.arange(101, 201)},
+            {"draft_ids": torch.arange(101, 201), "draft_vocab_size": 100},
         ),
     }  # fmt: skip
 
