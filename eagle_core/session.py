@@ -35,9 +35,9 @@ from eagle_core.events import (
     TextDelta,
 )
 from eagle_core.head_precision import head_dtype_name, place_head
-from eagle_core.heads.eagle1 import Eagle1Head
+from eagle_core.heads.base import DraftHead
 from eagle_core.loading import LoadedBase, is_memory_error, load_base
-from eagle_core.loading_head import head_source, load_head
+from eagle_core.loading_head import check_before_download, head_source, load_head
 from eagle_core.packing import bytes_read, count_let_go
 from eagle_core.queueing import TicketQueue
 from eagle_core.rounding import explain_difference
@@ -105,7 +105,7 @@ class Session:
     def __init__(
         self,
         base: LoadedBase,
-        head: Eagle1Head | None,
+        head: DraftHead | None,
         head_name: str | None = None,
         on_event: Callable[[Event], None] | None = None,
         head_dtype: HeadDType = "auto",
@@ -113,7 +113,8 @@ class Session:
     ) -> None:
         self._template = templates.named(chat_template) if chat_template is not None else None
         self._tokenizer: Any = base.tokenizer
-        self._target = Target(base.model, base.context_length)
+        feature_layers = head.feature_layers if head is not None else ()
+        self._target = Target(base.model, base.context_length, feature_layers)
         self._inexact_reason = base.inexact_reason
         self._target.set_reproducible(base.reproducible)
         drafting, drafting_reason, may_part = self._test()
@@ -167,8 +168,9 @@ class Session:
             templates.named(
                 config.chat_template
             )  # a misspelled one is said before anything is loaded
-        base = load_base(config, report)
         source = head_source(config)
+        check_before_download(config, report)
+        base = load_base(config, report)
         if source is None:
             return cls(base, None, None, report, chat_template=config.chat_template)
         head = load_head(source, base.model, report, offline=config.offline)
