@@ -32,6 +32,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "hub",
         "packing",
         "lookup",
+        "pace",
+        "draft_plan",
         "quantization",
     ),
     ("capture",),
