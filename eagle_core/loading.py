@@ -68,7 +68,7 @@ def load_base(config: LoadConfig, on_event: OnEvent = ignore_event) -> LoadedBas
         GatedRepo, CheckpointMismatch or ModelError for the model; DiskFull, OutOfMemory.
     """
     device = resolve_device(config.device)
-    folder = base_folder(config, on_event)
+    folder = base_folder(config, on_event, check_config)  # a model that cannot run is not fetched
     description = check_config(folder)
     context_length = resolve_context(config.context_length, description)
     on_event(LoadProgress(f"loading {config.base}"))

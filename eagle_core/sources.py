@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,17 @@ HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
 HEAD_FILES = ("config.json", "*.safetensors", "pytorch_model.bin")
 
 
-def base_folder(config: LoadConfig, on_event: OnEvent = ignore_event) -> Path:
+Check = Callable[[Path], object]
+
+
+def base_folder(
+    config: LoadConfig, on_event: OnEvent = ignore_event, check: Check | None = None
+) -> Path:
     """The local folder of ``config.base``: a known name, a folder, a .gguf file, or a Hub id.
 
     A Hub id may carry a revision: ``org/name@revision``. What is not on this machine is fetched.
 
+    Args: check: looks at a folder with config.json before the weights are fetched; raises to refuse the model.
     Raises: ModelNotFound with near matches; DownloadError, GatedRepo, CheckpointMismatch, DiskFull.
     """
     entry = catalog.lookup(config.base)
@@ -42,15 +49,27 @@ def base_folder(config: LoadConfig, on_event: OnEvent = ignore_event) -> Path:
         if len(path.parts) > 1:
             raise missing_path(path, "a folder with config.json and safetensors, or a .gguf file")
         catalog.find(name)  # raises, with near matches
-    return hub_folder(name, ("*",), on_event, config.offline)
+    return hub_folder(name, ("*",), on_event, config.offline, check)
 
 
 def hub_folder(
-    name: str, allow_patterns: tuple[str, ...], on_event: OnEvent, offline: bool
+    name: str,
+    allow_patterns: tuple[str, ...],
+    on_event: OnEvent,
+    offline: bool,
+    check: Check | None = None,
 ) -> Path:
-    """The local folder of ``org/name`` or ``org/name@revision``."""
+    """The local folder of ``org/name`` or ``org/name@revision``; ``check`` as for :func:`base_folder`."""
     repo_id, _, revision = name.partition("@")
+    if check is not None and not offline:
+        check_first(repo_id, revision or None, check)
     return hub.fetch_repo(repo_id, revision or None, allow_patterns, on_event, offline)
+
+
+def check_first(repo_id: str, revision: str | None, check: Check) -> None:
+    """Let ``check`` look at a repository's config.json unless all of the repository is here."""
+    if not hub.is_here(repo_id, revision):
+        check(hub.fetch_repo(repo_id, revision, ("config.json",)))
 
 
 def converted_gguf(path: Path, on_event: OnEvent) -> Path:
@@ -119,4 +138,4 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-__all__ = ["base_folder", "head_folder", "read_json"]
+__all__ = ["base_folder", "check_first", "head_folder", "read_json"]

@@ -10,9 +10,9 @@ file's checksum is compared on arrival, and a wrong one is removed.
 from __future__ import annotations
 
 from eagle_core.hub.cache import CachedRepo, cached_repos, commit_of, downloads, remove_repo
-from eagle_core.hub.fetch import fetch_repo
+from eagle_core.hub.fetch import fetch_repo, is_here
 from eagle_core.hub.listing import choose_files
-from eagle_core.hub.metadata import RepoFacts, describe_repo
+from eagle_core.hub.metadata import RepoFacts, describe_folder, describe_repo
 
 __all__ = [
     "CachedRepo",
@@ -20,8 +20,10 @@ __all__ = [
     "cached_repos",
     "choose_files",
     "commit_of",
+    "describe_folder",
     "describe_repo",
     "downloads",
     "fetch_repo",
+    "is_here",
     "remove_repo",
 ]

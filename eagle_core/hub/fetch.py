@@ -25,7 +25,7 @@ from huggingface_hub.errors import (
     LocalEntryNotFoundError,
     OfflineModeIsEnabled,
 )
-from huggingface_hub.utils import build_hf_headers
+from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # no __all__ there
 from tqdm.asyncio import tqdm_asyncio
 
 from eagle_core.errors import Cancelled, DownloadError, ModelNotFound
@@ -138,7 +138,11 @@ def transfer_all(
         futures = [
             pool.submit(_transfer, repo_id, commit, file, blobs, stop, tally) for file in contents
         ]
-        wait(futures, return_when=FIRST_EXCEPTION)
+        waiting = set(futures)
+        while waiting:  # in short waits: a Ctrl+C is heard between them
+            done, waiting = wait(waiting, timeout=POLL_S, return_when=FIRST_EXCEPTION)
+            if any(future.exception() is not None for future in done):
+                break
         stop.stop_all()  # nothing to stop when all went well
         errors = [error for f in futures if (error := f.exception()) is not None]
     finally:
@@ -201,6 +205,15 @@ def cached_repo(repo_id: str, revision: str | None, allow_patterns: Sequence[str
     return Path(folder)
 
 
+def is_here(repo_id: str, revision: str | None, allow_patterns: Sequence[str] = ("*",)) -> bool:
+    """Whether an earlier call fetched all of it."""
+    try:
+        cached_repo(repo_id, revision, allow_patterns)
+    except ModelNotFound:
+        return False
+    return True
+
+
 class _Locked:
     """Within the block no other process fetches this repository; says so once while it waits."""
 
@@ -256,4 +269,4 @@ class _NoBar(tqdm_asyncio):  # type: ignore[type-arg]  # generic in its stubs on
         super().__init__(*args, **kwargs)
 
 
-__all__ = ["cached_repo", "fetch_repo"]
+__all__ = ["cached_repo", "fetch_repo", "is_here"]

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 import httpx2
 from huggingface_hub import get_session
 from huggingface_hub.errors import HfHubHTTPError
-from huggingface_hub.utils import hf_raise_for_status
+from huggingface_hub.utils import hf_raise_for_status  # type: ignore[attr-defined]  # no __all__ there
 
 from eagle_core.errors import Cancelled
 from eagle_core.hub.errors import RETRY_STATUSES

@@ -19,7 +19,7 @@ MAX_FILE_LINES = 500
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "_version"),
     ("config",),
-    ("stats",),
+    ("stats", "rate"),
     ("events",),
     ("transcript", "assets", "folders", "queueing", "sizes"),
     ("catalog",),
@@ -29,6 +29,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("drafters.base", "verify", "cache", "convert_gguf", "hub", "packing", "lookup"),
     ("target", "default_model"),
     ("heads", "sources"),
+    ("models",),
     ("drafters", "guard", "selftest"),
     ("engine",),
     ("testing", "text", "loading_head"),

@@ -27,6 +27,7 @@ from eagle_core.errors import (
     DiskFull,
     DownloadError,
     GatedRepo,
+    ModelError,
     ModelNotFound,
     NoNetwork,
     RateLimited,
@@ -521,6 +522,14 @@ def test_the_cache_follows_the_environment(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.delenv("HF_HOME")
     assert cache.cache_dir() is None
     assert cache.existing_parent(tmp_path / "not" / "yet") == tmp_path
+
+
+def test_a_model_that_needs_its_own_code_is_refused_before_its_weights(server: HubServer) -> None:
+    config = {"model_type": "unheard-of", "auto_map": {"AutoModel": "code.Model"}}
+    server.repos["org/model"].files["config.json"] = json.dumps(config).encode()
+    with pytest.raises(ModelError, match="its own code, which is never run"):
+        load_base(LoadConfig(base="org/model"))
+    assert server.n_transfers == {"config.json": 1}
 
 
 def test_a_base_and_a_head_load_by_hub_id(server: HubServer, tmp_path: Path) -> None:
