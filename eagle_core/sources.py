@@ -33,7 +33,7 @@ def base_folder(
 
     A Hub id may carry a revision: ``org/name@revision``. What is not on this machine is fetched.
 
-    Args: check: looks at a folder with config.json before the weights are fetched; raises to refuse the model.
+    Args: check: looks at a folder with config.json before weights are fetched; raises to refuse the model.
     Raises: ModelNotFound with near matches; DownloadError, GatedRepo, CheckpointMismatch, DiskFull.
     """
     entry = catalog.lookup(config.base)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 from collections.abc import Iterable
@@ -136,7 +137,10 @@ def remove_repo(repo_id: str) -> int:
             return 0
         freed = _partial_bytes(repo.folder)
         if repo.commits:
-            strategy = scan_cache_dir(cache_root()).delete_revisions(*repo.commits)
+            found = scan_cache_dir(cache_root())
+            # Copies of a repository have the same commits: the library would take the first that has one.
+            own = frozenset(one for one in found.repos if one.repo_path == repo.folder)
+            strategy = dataclasses.replace(found, repos=own).delete_revisions(*repo.commits)
             freed += strategy.expected_freed_size
             strategy.execute()
         shutil.rmtree(repo.folder, ignore_errors=True)
