@@ -75,7 +75,7 @@ Source = WheelSource | HubSource | LocalSource
 class CatalogEntry:
     """A base model, where it comes from, and the head that drafts for it.
 
-    ``head`` is the name of a folder among the assets, a Hub id, a folder, or None: then it drafts by lookup.
+    ``head`` is the name of a folder among the assets, a Hub id, a folder, or None.
     ``n_parameters`` and ``size`` are None where nobody wrote them down. ``tree`` is for accelerators; see
     :meth:`tree_for`.
     """

@@ -57,7 +57,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     own.add_argument(
         "--base", required=True, metavar="ID", help="a Hub id, a folder or a .gguf file"
     )
-    own.add_argument("--head", metavar="ID", help="a Hub id or a folder; none: it drafts by lookup")
+    own.add_argument("--head", metavar="ID", help="a Hub id or a folder (default: none)")
     own.add_argument("--title", metavar="TEXT", help="how to show it")
     own.add_argument("--license", metavar="TEXT", help="for your own information")
     own.add_argument(

@@ -42,7 +42,7 @@ from eagle_core.hub.cache import (
 )
 from eagle_core.hub.errors import RETRY_STATUSES, damaged, http_error, hub_errors, unreachable
 from eagle_core.hub.listing import Listing, RemoteFile, choose_files, list_files, wanted
-from eagle_core.hub.transfer import POLL_S, Content, Stop, fetch_file, partial_bytes
+from eagle_core.hub.transfer import MAX_RETRIES, POLL_S, Content, Stop, fetch_file, partial_bytes
 
 FILES_AT_ONCE = 4
 EVENT_INTERVAL_S = 0.1
@@ -72,9 +72,11 @@ def fetch_repo(
     if offline:
         return cached_repo(repo_id, revision, allow_patterns)
     stop = Stop(cancel)
+    # With all of it here, a busy Hub is not worth waiting for.
+    retries = 0 if is_here(repo_id, revision, allow_patterns) else MAX_RETRIES
     with hub_errors(repo_id, revision):
         try:
-            listing = list_files(repo_id, revision, stop)
+            listing = list_files(repo_id, revision, stop, retries)
         except (httpx2.TransportError, OfflineModeIsEnabled, HfHubHTTPError) as error:
             status = error.response.status_code if isinstance(error, HfHubHTTPError) else None
             if status is not None and status not in RETRY_STATUSES:

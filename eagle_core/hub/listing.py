@@ -10,9 +10,10 @@ from huggingface_hub import HfApi
 from huggingface_hub.errors import HfHubHTTPError
 
 from eagle_core.errors import ModelNotFound
+from eagle_core.hub import transfer
 from eagle_core.hub.cache import endpoint
 from eagle_core.hub.errors import RETRY_STATUSES
-from eagle_core.hub.transfer import MAX_RETRIES, Stop, pause_s
+from eagle_core.hub.transfer import Stop, pause_s
 
 SAFE_SUFFIXES = (".safetensors", ".json", ".model", ".jinja", ".tiktoken")
 SAFE_NAMES = ("merges.txt", "vocab.txt")
@@ -48,10 +49,15 @@ class Listing:
     files: tuple[RemoteFile, ...]
 
 
-def list_files(repo_id: str, revision: str | None, stop: Stop | None = None) -> Listing:
+def list_files(
+    repo_id: str,
+    revision: str | None,
+    stop: Stop | None = None,
+    max_retries: int = transfer.MAX_RETRIES,
+) -> Listing:
     """A repository's commit and files, in one request; a busy Hub is asked again a few times."""
     api, stop = HfApi(endpoint=endpoint()), stop or Stop()
-    for n_failures in range(MAX_RETRIES + 1):
+    for n_failures in range(max_retries + 1):
         stop.check()
         try:
             info = api.model_info(
@@ -60,7 +66,7 @@ def list_files(repo_id: str, revision: str | None, stop: Stop | None = None) -> 
             break
         except HfHubHTTPError as error:
             status = error.response.status_code
-            if status not in RETRY_STATUSES or n_failures == MAX_RETRIES:
+            if status not in RETRY_STATUSES or n_failures == max_retries:
                 raise
             stop.wait(pause_s(n_failures, error.response))
     files = [

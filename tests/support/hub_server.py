@@ -52,7 +52,8 @@ class HubServer:
         self.log: list[tuple[str, str, str | None]] = []
         self.n_transfers: Counter[str] = Counter()
         self.bytes_sent: Counter[str] = Counter()
-        self.tokens: list[str] = []
+        self.tokens: list[str] = []  # one for each entry of the log
+        self.redirects = False  # files lie on another host, as the Hub's do
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self._server.hub = self  # type: ignore[attr-defined]
@@ -116,6 +117,8 @@ class Handler(BaseHTTPRequestHandler):
         token = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
         self.hub.tokens.append(token)
         parts = path.strip("/").split("/")
+        is_elsewhere = parts[:1] == ["elsewhere"]
+        parts = parts[1:] if is_elsewhere else parts
         is_api = parts[:2] == ["api", "models"]
         if is_api:
             parts = parts[2:]
@@ -125,7 +128,7 @@ class Handler(BaseHTTPRequestHandler):
             self.refuse(404, "RepoNotFound")
         elif repo.refuse is not None and not (is_api and repo.refuse_code == "GatedRepo"):
             self.refuse(repo.refuse, repo.refuse_code)  # a gated repository can be listed
-        elif repo.tokens is not None and token not in repo.tokens:
+        elif repo.tokens is not None and not is_elsewhere and token not in repo.tokens:
             message = "Invalid credentials in Authorization header" if token else "not found"
             self.refuse(401, "" if token else "RepoNotFound", {"X-Error-Message": message})
         elif len(rest) > 1 and rest[1] not in ("main", repo.commit):
@@ -134,6 +137,9 @@ class Handler(BaseHTTPRequestHandler):
             self.refuse(left.pop(0), "", {"Retry-After": "0"})
         elif is_api:
             self.send_listing(repo_id, repo, is_tree=rest[:1] == ["tree"])
+        elif self.hub.redirects and self.command == "GET" and not is_elsewhere:
+            port = self.hub.url.rpartition(":")[2]
+            self.refuse(302, "", {"Location": f"http://localhost:{port}/elsewhere{self.path}"})
         elif "/".join(rest[2:]) in repo.files:
             self.send_file(repo, "/".join(rest[2:]), send_body)
         else:

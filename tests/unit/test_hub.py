@@ -207,7 +207,9 @@ def test_a_busy_hub_is_asked_again(server: HubServer, status: int) -> None:
 def test_a_busy_hub_does_not_keep_what_is_here_from_being_used(server: HubServer) -> None:
     folder = fetch_repo("org/model")
     server.repos["org/model"].failures[""] = [503] * 100
+    n_requests = len(server.log)
     assert fetch_repo("org/model") == folder
+    assert len(server.log) == n_requests + 1, "no retries for what is here"
 
 
 @pytest.mark.parametrize("place", ["", "model.safetensors"])
@@ -339,6 +341,26 @@ def test_the_token_comes_from_the_environment_and_a_bad_one_is_named(
     monkeypatch.setenv("HF_TOKEN", "hf_right")
     assert fetch_repo("org/model").is_dir()
     assert set(server.tokens) == {"", "hf_wrong", "hf_right"}
+
+
+def test_the_token_does_not_follow_to_another_host(
+    server: HubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights lie on other hosts than the Hub's; where they lie is none of the token's business."""
+    monkeypatch.setenv("HF_TOKEN", "hf_right")
+    server.repos["org/model"].tokens = {"hf_right"}
+    server.repos["org/model"].cuts["model.safetensors"] = 1
+    server.redirects = True
+    folder = fetch_repo("org/model")
+    assert (folder / "model.safetensors").read_bytes() == WEIGHTS
+    elsewhere = [
+        token
+        for (_, path, _), token in zip(server.log, server.tokens, strict=True)
+        if path.startswith("/elsewhere/")
+    ]
+    assert len(elsewhere) == 4, "three files, one of them in two parts"
+    assert set(elsewhere) == {""}
+    assert server.ranges("model.safetensors")[-1] == f"bytes={len(WEIGHTS) // 2}-"
 
 
 # --- what is in the cache
