@@ -112,7 +112,7 @@ def _part(role: str, source: catalog.Source, patterns: tuple[str, ...]) -> Part:
     return Part(
         role,
         str(source),
-        hub.is_here(source.repo_id, source.revision, patterns),
+        _is_source_here(source, patterns),
         cached[0].n_bytes if cached else 0,
         hub.commit_of(source.repo_id, source.revision),
         is_fetched=bool(cached),
@@ -121,7 +121,22 @@ def _part(role: str, source: catalog.Source, patterns: tuple[str, ...]) -> Part:
 
 def is_here(entry: CatalogEntry) -> bool:
     """Whether a pair loads without a network."""
-    return all(part.is_here for part in parts_of(entry))
+    if isinstance(entry.source, WheelSource):
+        if not is_converted(converted_folder(entry.name, entry.source)):
+            return False
+    elif not _is_source_here(entry.source, ("*",)):
+        return False
+    if entry.head is None or entry.has_bundled_head:
+        return True
+    return _is_source_here(catalog.parse_source(entry.head), HEAD_FILES)
+
+
+def _is_source_here(
+    source: HubSource | LocalSource | WheelSource, patterns: tuple[str, ...]
+) -> bool:
+    if isinstance(source, HubSource):
+        return hub.is_here(source.repo_id, source.revision, patterns)
+    return isinstance(source, LocalSource) and Path(source.path).exists()
 
 
 def pull(
@@ -257,6 +272,12 @@ def _facts(source: catalog.Source, offline: bool) -> hub.RepoFacts:
 
 def _measure_base(source: catalog.Source, offline: bool) -> tuple[ModelSize, int]:
     facts = _facts(source, offline)
+    if "quantization_config" in facts.config:  # packed tensors: their shapes do not count weights
+        raise ConfigError(
+            f"{source} is stored quantized, and its memory cannot be told from its files",
+            expected="weights in 16 or 32 bits",
+            hint="look at the model's page, and leave some gigabytes free",
+        )
     return read_size(facts.config, facts.tensors, facts.weight_bytes), facts.download_bytes
 
 

@@ -111,7 +111,8 @@ def _partial_bytes(folder: Path) -> int:
 
 def downloads(repo_ids: Iterable[str]) -> list[CachedRepo]:
     """Which of these repositories are in the cache."""
-    there = cached_repos()
+    repo_ids = [repo_id for repo_id in repo_ids if repo_folder(repo_id).exists()]
+    there = cached_repos() if repo_ids else {}  # it looks at every file of the cache
     return [there[repo_id] for repo_id in repo_ids if repo_id in there]
 
 

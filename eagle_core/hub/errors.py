@@ -73,7 +73,7 @@ def http_error(repo_id: str, error: HfHubHTTPError) -> EagleError:
     status = error.response.status_code
     if status == 401 and get_token() is not None:
         return BadToken(
-            f"the Hub does not accept your token, so {repo_id} is not downloaded",
+            f"the Hub does not accept your token for {repo_id}",
             got="HTTP 401",
             hint="make a new one on the Hub's settings page, then run: hf auth login "
             "(or set HF_TOKEN, or unset it for what is public)",
@@ -101,7 +101,7 @@ def unreachable(repo_id: str, error: BaseException) -> DownloadError:
     got = lines[0] if lines else type(error).__name__
     if isinstance(error, (httpx2.ConnectError, httpx2.ConnectTimeout, OfflineModeIsEnabled)):
         return NoNetwork(
-            f"the Hub cannot be reached, so {repo_id} is not downloaded",
+            f"the Hub cannot be reached for {repo_id}",
             got=got,
             hint="check the network, the proxy and HF_ENDPOINT, and start again; what arrived is kept",
         )

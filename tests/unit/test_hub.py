@@ -261,6 +261,16 @@ def test_stopping_a_slow_download_and_going_on(server: HubServer, tmp_path: Path
     assert server.ranges("model.safetensors")[-1] == f"bytes={arrived}-"
 
 
+def test_a_connection_that_falls_silent_is_taken_up_again(
+    server: HubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "READ_TIMEOUT_S", 0.2)
+    server.repos["org/model"].trickles["model.safetensors"] = (len(WEIGHTS) // 4, 0.5)
+    folder = fetch_repo("org/model")
+    assert (folder / "model.safetensors").read_bytes() == WEIGHTS
+    assert len(server.ranges("model.safetensors")) == 4
+
+
 def test_stopping_before_it_starts(server: HubServer) -> None:
     cancel = threading.Event()
     cancel.set()

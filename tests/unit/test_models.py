@@ -195,6 +195,18 @@ def test_what_cannot_be_read_is_taken_from_the_catalogue(server: HubServer) -> N
     assert measured.base == catalog.find("qwen3-4b").size
 
 
+def test_a_file_that_is_stored_quantized_is_not_counted(server: HubServer) -> None:
+    files = server.repos["org/base"].files
+    config = json.loads(files["config.json"]) | {"quantization_config": {"quant_method": "mxfp4"}}
+    files["config.json"] = json.dumps(config).encode()
+    with pytest.raises(ConfigError, match="stored quantized"):
+        models.measure(models.resolve("org/base"))
+    known = dataclasses.replace(catalog.find("gpt-oss-20b"), source=HubSource("org/base"))
+    measured = models.measure(known)
+    assert measured.base == known.size
+    assert "stored quantized" in measured.note
+
+
 def test_a_file_with_no_numbers_is_said(server: HubServer, tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     path.touch()
