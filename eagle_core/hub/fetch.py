@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import re
 import threading
 import time
 from collections.abc import Sequence
@@ -46,6 +47,7 @@ from eagle_core.hub.transfer import MAX_RETRIES, POLL_S, Content, Stop, fetch_fi
 
 FILES_AT_ONCE = 4
 EVENT_INTERVAL_S = 0.1
+COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def fetch_repo(
@@ -72,8 +74,11 @@ def fetch_repo(
     if offline:
         return cached_repo(repo_id, revision, allow_patterns)
     stop = Stop(cancel)
+    has_all = is_here(repo_id, revision, allow_patterns)
+    if has_all and COMMIT.fullmatch(revision or ""):  # a commit never changes
+        return cached_repo(repo_id, revision, allow_patterns)
     # With all of it here, a busy Hub is not worth waiting for.
-    retries = 0 if is_here(repo_id, revision, allow_patterns) else MAX_RETRIES
+    retries = 0 if has_all else MAX_RETRIES
     with hub_errors(repo_id, revision):
         try:
             listing = list_files(repo_id, revision, stop, retries)

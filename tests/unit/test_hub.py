@@ -192,6 +192,11 @@ def test_a_damaged_beginning_from_an_earlier_try_is_fetched_anew(server: HubServ
 def test_a_file_damaged_on_the_disk_is_fetched_anew(server: HubServer) -> None:
     folder = fetch_repo("org/model")
     (folder / "model.safetensors").resolve().write_bytes(b"short")
+    server.repos["org/model"].failures["model.safetensors"] = [404]
+    with pytest.raises(DownloadError):
+        fetch_repo("org/model")
+    with pytest.raises(ModelNotFound):
+        fetch_repo("org/model", offline=True)  # the damaged one is gone at once
     again = fetch_repo("org/model")
     assert (again / "model.safetensors").read_bytes() == WEIGHTS
 
@@ -329,7 +334,11 @@ def test_a_name_is_resolved_to_a_commit_first_and_that_is_kept(server: HubServer
     )
     server.repos["org/model"].commit = "f" * 40
     server.repos["org/model"].files["config.json"] = b"[1]"
+    n_requests = len(server.log)
+    assert fetch_repo("org/model", COMMIT) == folder
+    assert len(server.log) == n_requests, "a commit that is here needs no Hub"
     assert fetch_repo("org/model", COMMIT, offline=True) == folder
+    assert names(cache.repo_folder("org/model") / "refs") == ["main"]
     newer = fetch_repo("org/model")
     assert newer.name == "f" * 40 == hub.commit_of("org/model")
     assert (newer / "config.json").read_bytes() == b"[1]"
