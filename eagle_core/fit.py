@@ -32,10 +32,12 @@ LINEAR_BYTES: dict[Precision, float] = {
     "int8": 1.0,
     "nf4": 0.5 + 1 / 64,
 }
-# float32 on a CPU keeps the linear layers' weights a second time, packed for the kernels, if there is room
-# (``loading.pack_if_it_fits``): bytes per weight that bfloat16 holds exactly, and of others. 0: no such copy.
-PACKED_BYTES = {True: 2, False: 4}
+# On a CPU the kernels keep linear layers and LM head packed, in place of the plain weights: in float32 bytes
+# per weight that bfloat16 holds exactly, and of others; in int8 one byte, and a scale for 64 weights.
+PACKED_BYTES = {True: 2.0, False: 4.0}
+PACKED_INT8_BYTES = 1.0625
 TOKENIZER_BYTES = 1000  # of main memory per token of the vocabulary
+FRAMEWORK_BYTES = 40_000_000  # modules and buffers that come with any model; measured
 # What other programs, the framework itself and fragmentation are left.
 MARGIN_BYTES: dict[DeviceKind, int] = {
     "cpu": 1_000_000_000,
@@ -57,7 +59,7 @@ ORDER: dict[DeviceKind, tuple[Precision, ...]] = {
     "cuda": ("bfloat16", "int8", "nf4"),
     "mps": ("bfloat16",),
 }
-SLOW_ON_CPU: tuple[Precision, ...] = ("int8", "nf4")
+SLOW_ON_CPU: tuple[Precision, ...] = ("nf4",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,23 +74,17 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Bytes by part. ``packed_bytes`` is taken only where there is room, see PACKED_BYTES."""
+    """Bytes by part."""
 
     weight_bytes: int
-    packed_bytes: int
     head_bytes: int
     cache_bytes: int
     work_bytes: int
 
     @property
     def needed_bytes(self) -> int:
-        """What must be free."""
+        """What must be free: the peak of all parts together."""
         return self.weight_bytes + self.head_bytes + self.cache_bytes + self.work_bytes
-
-    @property
-    def peak_bytes(self) -> int:
-        """What is taken at most, the packed copy included."""
-        return self.needed_bytes + self.packed_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,41 +111,38 @@ def estimate(
     head: HeadSize | None,
     precision: Precision,
     device: DeviceKind,
-    free_bytes: int,
     context_length: int | None = None,
     tree: TreeConfig | None = None,
 ) -> Estimate:
     """The memory that a pair takes.
 
-    Args:
-        free_bytes: free on the device; decides only whether the packed copy is made.
-        context_length: tokens of prompt and answer; None: what is loaded by default.
+    Args: context_length: tokens of prompt and answer; None: what is loaded by default.
     """
-    value_bytes = 4 if precision == "float32" else 2  # of activations, cache and head
+    is_wide = precision == "float32" or (precision == "int8" and device == "cpu")
+    value_bytes = 4 if is_wide else 2  # of activations, cache and head
     rows = _context(base, context_length) + TREE_ROOM
     outside = base.n_parameters - base.n_linear
-    weights = round(base.n_linear * LINEAR_BYTES[precision]) + outside * value_bytes
-    has_copy = device == "cpu" and precision == "float32"
-    copy_bytes = PACKED_BYTES[base.is_bfloat16] if has_copy else 0
-    has_room = free_bytes - weights > 2 * weights
-    packed = copy_bytes * (base.n_linear + base.n_lm_head) if has_room else 0
+    weights = base.n_linear * LINEAR_BYTES[precision] + outside * value_bytes
+    packed_bytes = 0.0
+    if device == "cpu" and is_wide:
+        packed_bytes = PACKED_INT8_BYTES if precision == "int8" else PACKED_BYTES[base.is_bfloat16]
+        plain_head = 0 if base.is_tied else base.n_lm_head  # else it stays, as the embedding
+        weights = (outside - plain_head) * value_bytes
+        weights += (base.n_linear + base.n_lm_head) * packed_bytes
     cache = 2 * base.n_layers * base.n_kv_heads * base.head_dim * rows * value_bytes
     head_bytes = 0
     if head is not None:
         head_weights = head.n_parameters
         # Without an LM head of its own, the scorer is a slice of the base's.
         head_weights += head.n_draft_vocabulary * base.hidden_size
-        head_bytes = head_weights * (value_bytes + copy_bytes)
+        head_bytes = round(head_weights * (value_bytes + PACKED_BYTES[True] * (packed_bytes > 0)))
         cache += 2 * head.n_layers * head.n_kv_heads * head.head_dim * rows * value_bytes
     n_nodes = 1 + (tree or TreeConfig()).max_nodes
     work = LOGIT_COPIES * n_nodes * base.vocab_size * 4
     work += CHUNK_TENSORS * CHUNK_ROWS * base.hidden_size * value_bytes
-    if (
-        device == "cpu" and precision != "float32"
-    ):  # oneDNN orders 16-bit weights anew for a product
-        work += 2 * base.n_lm_head
-    work += TOKENIZER_BYTES * base.vocab_size if device != "cuda" else 0
-    return Estimate(weights, packed, head_bytes, cache, work)
+    if device != "cuda":
+        work += TOKENIZER_BYTES * base.vocab_size + FRAMEWORK_BYTES
+    return Estimate(round(weights), head_bytes, cache, work)
 
 
 def judge(
@@ -162,7 +155,7 @@ def judge(
 ) -> Fit:
     """Whether a pair in one precision fits the machine's device."""
     free, margin = machine.free_bytes, MARGIN_BYTES[machine.device]
-    found = estimate(base, head, precision, machine.device, free, context_length, tree)
+    found = estimate(base, head, precision, machine.device, context_length, tree)
     verdict: Verdict = "fits"
     reason = ""
     if found.needed_bytes > free:

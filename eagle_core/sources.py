@@ -20,7 +20,10 @@ from eagle_core.events import LoadProgress
 from eagle_core.folders import OnEvent, build_folder, cache_folder, check_free_space, ignore_event
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
-HEAD_FILES = ("config.json", "*.safetensors", "pytorch_model.bin")
+HEAD_FILES = (
+    "config.json", "*.safetensors", "*.index.json", "pytorch_model*.bin", "freq_*.pt",
+)  # fmt: skip
+CONFIG_NAME = "config.json"
 
 
 Check = Callable[[Path], object]
@@ -114,6 +117,37 @@ def head_folder(
     return hub_folder(str(source), HEAD_FILES, on_event, offline)
 
 
+def head_config(
+    source: str | Path, on_event: OnEvent = ignore_event, offline: bool = False
+) -> dict[str, Any]:
+    """A head's config.json; of a Hub repository it alone is fetched.
+
+    Raises: as :func:`head_folder` and :func:`read_json`.
+    """
+    path = Path(source).expanduser()
+    if path.is_dir() or not HUB_ID.fullmatch(str(source)):
+        return read_json(head_folder(source, on_event, offline) / CONFIG_NAME)
+    return read_json(hub_folder(str(source), (CONFIG_NAME,), on_event, offline) / CONFIG_NAME)
+
+
+def base_config(config: LoadConfig, on_event: OnEvent = ignore_event) -> dict[str, Any] | None:
+    """The base's config.json, if it can be had without the weights: None for .gguf files, wheels and unknown
+    names.
+
+    Raises: the errors of a download.
+    """
+    entry = catalog.lookup(config.base)
+    if entry is not None and isinstance(entry.source, catalog.WheelSource):
+        return None
+    name = config.base if entry is None else str(entry.source)
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return read_json(path / CONFIG_NAME)
+    if path.suffix.lower() == ".gguf" or not HUB_ID.fullmatch(name):
+        return None
+    return read_json(hub_folder(name, (CONFIG_NAME,), on_event, config.offline) / CONFIG_NAME)
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file.
 
@@ -138,4 +172,11 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-__all__ = ["base_folder", "check_first", "head_folder", "read_json"]
+__all__ = [
+    "base_config",
+    "base_folder",
+    "check_first",
+    "head_config",
+    "head_folder",
+    "read_json",
+]

@@ -2,14 +2,15 @@
 
 The model is called through its public forward, so quantised layers, logit softcaps and multi-device
 placement stay its own business. Features are the hidden states after the final norm, right before
-the LM head (arXiv 2401.15077, 3.1). Forwards write their rows behind the committed ones of the cache;
+the LM head (arXiv 2401.15077, 3.1), or states between chosen layers for heads that fuse several
+(EAGLE-3, arXiv 2503.01840). Forwards write their rows behind the committed ones of the cache;
 ``prefill_chunk`` commits them, ``forward_tree`` leaves that to the caller.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,15 +19,20 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
 from eagle_core.cache import KVCache, StateCache
+from eagle_core.capture import captured_states, check_states, decoder_layers
 from eagle_core.errors import ConfigError, ModelError
 from eagle_core.kernels.attention import NAME as ROWS_ATTENTION
-from eagle_core.kernels.attention import uses_rows_attention
-from eagle_core.kernels.tape import TapeDeck
+from eagle_core.kernels.attention import (
+    set_attention,
+    use_rows_attention,
+    uses_rows_attention,
+)
+from eagle_core.kernels.tape import FIXED_ROPES, TapeDeck
 from eagle_core.tree import DraftTree
 
+MIN_CPU_ROWS, MIN_DEVICE_ROWS = 2, 32  # rows of a reproducible forward in 16 bits
 DEFAULT_CONTEXT_LENGTH = 8192  # longest context when none is asked for; long caches cost memory
 _KNOWN_LAYERS = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
-_FIXED_ROPES = frozenset({"default", "linear", "llama3", "yarn"})
 _KNOWN_ATTENTION = frozenset({"sdpa", "eager", ROWS_ATTENTION})
 
 Sees = Callable[[Tensor, Tensor], Tensor]  # (query positions, key positions) -> bool, broadcast
@@ -34,7 +40,10 @@ Sees = Callable[[Tensor, Tensor], Tensor]  # (query positions, key positions) ->
 
 @dataclass(frozen=True, slots=True)
 class TargetOutput:
-    """``logits`` [R, V] and ``features`` [T, D]; R is T for a tree and 1 for a prefill chunk."""
+    """``logits`` [R, V] and ``features`` [T, D]; R is T for a tree and 1 for a prefill chunk.
+
+    With n feature layers the features are [T, n D], the layers' states side by side.
+    """
 
     logits: Tensor
     features: Tensor
@@ -46,14 +55,21 @@ class Target:
     Args:
         model: the model, in eval mode, with sdpa or eager attention.
         context_length: longest prompt plus answer in tokens; None: the model's own, at most 8192.
+        feature_layers: states that serve as features (``capture``); none: the one after the final norm.
     A model that keeps recurrent state (``has_state``) takes one token at a time, no tree.
 
     Raises:
         ModelError: no causal language model, or its attention takes no mask.
         ConfigError: context_length is beyond the model's own.
+        IncompatibleHead: the model has no such feature layers.
     """
 
-    def __init__(self, model: PreTrainedModel, context_length: int | None = None) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        context_length: int | None = None,
+        feature_layers: Sequence[int] = (),
+    ) -> None:
         self.model = model
         self._config: Any = model.config.get_text_config()
         parameters = inspect.signature(model.forward).parameters
@@ -70,16 +86,46 @@ class Target:
         self._embedding = _module(model, "get_input_embeddings")
         self._lm_head = _module(model, "get_output_embeddings")
         self._decoder = _module(model, "get_decoder")
+        self.feature_layers = check_states(feature_layers, self.n_layers)
+        self._layers = (
+            decoder_layers(self._decoder, self.n_layers) if feature_layers else nn.ModuleList()
+        )
         self._mask = _MaskBuffer(self.dtype, self.device)
+        self.set_reproducible(uses_rows_attention(self._config))
+
+    def set_reproducible(self, is_on: bool) -> None:
+        """Compute a row alike alone and beside others, as far as that can be done here; 16 bits only.
+
+        On the CPU attention goes by positions, in float32, and no row is computed alone: products of one
+        row round differently there. On an accelerator every forward has at least as many rows as a small
+        tree, since the library chooses its products by their count. Whether that is enough, the self-test
+        measures. In float32 nothing changes. What is cached must be dropped by the caller.
+        """
+        is_coarse = self.dtype in (torch.bfloat16, torch.float16)
+        is_on = is_on and not self.has_state
+        if is_coarse and self.device.type == "cpu":
+            if is_on:
+                use_rows_attention(self.model)
+            else:
+                set_attention(self.model, ROWS_ATTENTION, "sdpa")
+            is_on = uses_rows_attention(self._config)
+        self._min_rows = 1
+        if is_coarse and is_on:
+            self._min_rows = MIN_CPU_ROWS if self.device.type == "cpu" else MIN_DEVICE_ROWS
         self._tapes = TapeDeck(self._plain) if _can_be_recorded(self._config) else None
-        is_bfloat16 = self.dtype == torch.bfloat16
-        self._pads_rows = uses_rows_attention(self._config) and is_bfloat16 and not self.has_state
+
+    @property
+    def is_reproducible(self) -> bool:
+        """Whether forwards in 16 bits are made to give a row the same alone and beside others."""
+        return self._min_rows > 1
 
     @property
     def device(self) -> torch.device:
-        """Where token ids go in."""
-        weight = next(self._embedding.parameters())
-        return weight.device
+        """Where everything but the model's own parts lives: beside the LM head.
+
+        A model that is spread over several devices moves its inputs itself, and brings its logits back.
+        """
+        return execution_device(self._lm_head)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -101,7 +147,7 @@ class Target:
     def embed(self, ids: Tensor) -> Tensor:
         """Embeddings [..., D] of ids [...], as the model itself feeds them to its first layer."""
         embedded: Tensor = self._embedding(ids)
-        return embedded
+        return embedded.to(self.device)
 
     @torch.inference_mode()
     def lm_head(self, features: Tensor) -> Tensor:
@@ -140,16 +186,16 @@ class Target:
         """Evaluate every node of a tree at once; its N rows stay uncommitted in the cache.
 
         A one-node tree takes the model's ordinary path, with no mask; so does every chain when
-        ``chains_only`` is set, and then nothing but a chain may come. In bfloat16 on a CPU one row is
-        computed beside a second one that is dropped: products of one row round differently there.
+        ``chains_only`` is set, and then nothing but a chain may come. A tree with fewer rows than
+        :meth:`set_reproducible` wants is filled up with rows that are dropped.
         Returns: logits [N, V], features [N, D].
         """
         device = self.device
+        if tree.n_nodes < self._min_rows <= cache.room:
+            whole = self.forward_tree(self._filled(tree), cache)
+            return TargetOutput(whole.logits[: tree.n_nodes], whole.features[: tree.n_nodes])
         tokens = tree.tokens.to(device)  # [N]
         if tree.n_nodes == 1:
-            if self._pads_rows and cache.room > 1:
-                two = self.forward_tree(DraftTree.chain(tree.tokens[0], tree.tokens), cache)
-                return TargetOutput(two.logits[:1], two.features[:1])
             positions = torch.full((1,), cache.length, dtype=torch.int64, device=device)
             return self._forward_rows(tokens, positions, None, cache)
         assert not self.has_state, "a state cannot branch"
@@ -161,6 +207,15 @@ class Target:
         positions = tree.depths.to(device) + cache.length  # [N]
         mask = self._tree_mask(tree.ancestor_mask.to(device), positions, tree.max_depth, cache)
         return self._forward_rows(tokens, positions, mask, cache)
+
+    def _filled(self, tree: DraftTree) -> DraftTree:
+        """The tree and further nodes up to the least count of rows, which no other node sees."""
+        n_more = self._min_rows - tree.n_nodes
+        tokens = torch.cat((tree.tokens, tree.tokens[:1].expand(n_more)))  # [N + M]
+        if self.chains_only or tree.n_nodes == 1:
+            return DraftTree.chain(tokens[0], tokens[1:])
+        parents = torch.cat((tree.parents, tree.parents.new_zeros(n_more)))  # [N + M]
+        return DraftTree(tokens, parents, tree.max_depth)
 
     def _forward_rows(
         self, ids: Tensor, positions: Tensor, mask: Any, cache: KVCache
@@ -181,20 +236,24 @@ class Target:
         return output.logits, output.features
 
     @torch.inference_mode()
-    def batch_features(self, ids: Tensor) -> Tensor:
-        """Features [B, T, D] of whole texts [B, T] i64 at once, without a cache; for training data."""
-        device = self.device
-        features: Tensor = self._decoder(input_ids=ids.to(device), use_cache=False)[0]
-        return features
+    def batch_features(self, ids: Tensor, layers: Sequence[int] = ()) -> Tensor:
+        """Features of whole texts [B, T] i64 at once, without a cache; for training data.
+
+        Returns: [B, T, D], the state after the final norm; with n ``layers`` theirs too, [B, T, (1 + n) D].
+        """
+        blocks = decoder_layers(self._decoder, self.n_layers) if layers else nn.ModuleList()
+        with captured_states(blocks, check_states(layers, self.n_layers)) as states:
+            features: Tensor = self._decoder(input_ids=ids.to(self.device), use_cache=False)[0]
+        return torch.cat([features, *(states[layer] for layer in layers)], dim=-1)
 
     def _forward(
         self, ids: Tensor, positions: Tensor, mask: Any, cache: KVCache, *, n_logits: int
     ) -> TargetOutput:
         """ids [T], positions [T] -> logits [n_logits, V], features [T, D]."""
-        captured: list[Tensor] = []
+        finals: list[Tensor] = []
 
         def capture(_module: nn.Module, _inputs: Any, output: Any) -> None:
-            captured.append(output[0])
+            finals.append(output[0])
 
         arguments: dict[str, Any] = {self._cache_argument: cache.states}
         if self._takes_positions:
@@ -203,15 +262,24 @@ class Target:
             arguments["logits_to_keep"] = n_logits
         handle = self._decoder.register_forward_hook(capture)
         try:
-            output = self.model(
-                input_ids=ids.unsqueeze(0),
-                attention_mask=mask,
-                use_cache=True,
-                **arguments,
-            )
+            with captured_states(self._layers, self.feature_layers) as states:
+                output = self.model(
+                    input_ids=ids.unsqueeze(0),
+                    attention_mask=mask,
+                    use_cache=True,
+                    **arguments,
+                )
         finally:
             handle.remove()
-        return TargetOutput(output.logits[0, -n_logits:], captured[0][0])
+        logits = output.logits[0, -n_logits:].to(self.device)  # [n_logits, V]
+        return TargetOutput(logits, self._features(finals[0], states).to(self.device))
+
+    def _features(self, final: Tensor, states: Mapping[int, Tensor]) -> Tensor:
+        """[1, T, D] after the final norm, and the captured states -> [T, D], or [T, n D] of n layers."""
+        if not self.feature_layers:
+            return final[0]
+        chosen = [states[layer][0].to(final.device) for layer in self.feature_layers]
+        return torch.cat(chosen, dim=-1)  # [T, n D]
 
     def _tree_mask(
         self, ancestors: Tensor, positions: Tensor, max_depth: int, cache: KVCache
@@ -290,13 +358,21 @@ def _visibility(config: Any, kind: str, last_position: int) -> Sees | None:
     return None
 
 
+def execution_device(module: nn.Module) -> torch.device:
+    """Where a module computes; its weights may lie elsewhere until then (accelerate's hooks)."""
+    hooked = getattr(getattr(module, "_hf_hook", None), "execution_device", None)
+    if hooked is not None:
+        return torch.device(hooked)
+    return next(module.parameters()).device
+
+
 def _can_be_recorded(config: Any) -> bool:
     """Whether forwards may be replayed: rows attention, one kind of mask, rotations that do not change."""
     if not uses_rows_attention(config):
         return False
     kinds = set(getattr(config, "layer_types", None) or ()) or {_uniform_kind(config)}
     rope = getattr(config, "rope_parameters", None) or {}
-    return kinds == {"full_attention"} and rope.get("rope_type", "default") in _FIXED_ROPES
+    return kinds == {"full_attention"} and rope.get("rope_type", "default") in FIXED_ROPES
 
 
 def _module(model: PreTrainedModel, getter: str) -> nn.Module:

@@ -280,7 +280,6 @@ def fit_as_data(
         "precision": fit.precision,
         "context_length": fit.context_length,
         "needed_bytes": fit.estimate.needed_bytes,
-        "peak_bytes": fit.estimate.peak_bytes,
         "free_bytes": fit.free_bytes,
         "margin_bytes": fit.margin_bytes,
         "download_bytes": measured.download_bytes,

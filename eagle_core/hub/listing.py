@@ -18,6 +18,9 @@ from eagle_core.hub.transfer import Stop, pause_s
 SAFE_SUFFIXES = (".safetensors", ".json", ".model", ".jinja", ".tiktoken")
 SAFE_NAMES = ("merges.txt", "vocab.txt")
 PICKLES = "pytorch_model*.bin"
+FREQUENCIES = (
+    "freq_*.pt"  # FR-Spec's vocabularies: pickled lists of ids, read with ``weights_only``
+)
 LIST_TIMEOUT_S = 15
 
 
@@ -93,7 +96,9 @@ def choose_files(names: Iterable[str], allow_patterns: Sequence[str] = ("*",)) -
     if any(n.startswith("model") for n in weights):
         safe = [n for n in safe if not n.startswith("consolidated")]
     pickles = [] if weights else [n for n in top if fnmatch(n, PICKLES)]
-    return sorted(safe + pickles)
+    asked = any(pattern == FREQUENCIES for pattern in allow_patterns)
+    lists = [n for n in top if fnmatch(n, FREQUENCIES)] if asked else []
+    return sorted(safe + pickles + lists)
 
 
 def wanted(

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 STATUS = Path("/proc/self/status")
@@ -32,14 +33,14 @@ def peak_of(warm_up: Path, base: Path, head: Path, dtype: str, context_length: i
     return int(done.stdout.split()[-1])
 
 
-def resident_bytes() -> int:
-    """Memory that this process holds, mapped weights included."""
+def resident_bytes(kind: str) -> int:
+    """Memory that this process holds: its own ("RssAnon"), or pages of mapped files ("RssFile")."""
     text = STATUS.read_text(encoding="ascii")
-    return 1024 * sum(int(line.split()[1]) for line in text.splitlines() if "VmRSS" in line)
+    return 1024 * sum(int(line.split()[1]) for line in text.splitlines() if kind in line)
 
 
-def fill_the_context(base: str, head: str | None, dtype: str, context_length: int) -> None:
-    """Load, read a prompt that fills the context but for the answer, and write that."""
+def fill_the_context(base: str, head: str | None, dtype: str, context_length: int) -> Any:
+    """Load, read a prompt that fills the context but for the answer, write that; the session."""
     from eagle_core.config import DraftConfig, GenerationConfig, LoadConfig
     from eagle_core.events import Finished
     from eagle_core.session import Session
@@ -56,6 +57,7 @@ def fill_the_context(base: str, head: str | None, dtype: str, context_length: in
     prompt = [(7 * i * i + 3) % 300 for i in range(context_length - 20)]
     events = list(session.generate(prompt, GenerationConfig(max_new_tokens=30), DraftConfig()))
     assert isinstance(events[-1], Finished), events[-1]
+    return session
 
 
 def main(warm_up: str, base: str, head: str, dtype: str, context_length: str) -> None:
@@ -64,22 +66,27 @@ def main(warm_up: str, base: str, head: str, dtype: str, context_length: str) ->
 
     torch.set_num_threads(1)
     fill_the_context(warm_up, None, dtype, 128)
-    start = peak = resident_bytes()
+    start = peak = resident_bytes("RssAnon")
+    start_mapped = resident_bytes("RssFile")
     is_done = threading.Event()
 
     def watch() -> None:
         nonlocal peak
         while not is_done.wait(POLL_S):
-            peak = max(peak, resident_bytes())
+            peak = max(peak, resident_bytes("RssAnon"))
 
     thread = threading.Thread(target=watch)
     thread.start()
     try:
-        fill_the_context(base, head, dtype, int(context_length))
+        session = fill_the_context(base, head, dtype, int(context_length))
+        # Weights that are used where they are mapped count; those that were only read from the file do not:
+        # the system takes their pages back when it needs them.
+        mapped = resident_bytes("RssFile") - start_mapped
+        session.close()
     finally:
         is_done.set()
         thread.join()
-    print(peak - start)
+    print(peak - start + mapped)
 
 
 if __name__ == "__main__":

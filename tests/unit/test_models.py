@@ -242,7 +242,7 @@ def test_add_pull_show_fit_rm(run: Run) -> None:
     assert run("show", "mine")[1]["is_here"]
     code, found, _ = run("fit", "mine")
     assert (code, found["verdict"], found["from_files"]) == (0, "fits", True)
-    assert found["needed_bytes"] == sum(found["parts"].values()) - found["parts"]["packed_bytes"]
+    assert found["needed_bytes"] == sum(found["parts"].values())
     code, found, err = run("rm", "mine")
     assert (code, found["error"]["code"]) == (2, "bad-config")
     assert "--yes" in err
