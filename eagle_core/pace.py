@@ -1,9 +1,9 @@
 """Which way of drafting pays here: measured while it runs, by tokens per second.
 
-A step's worth depends on the machine, the model, the text and the temperature; all of that shows in how many
-tokens a step yields and how long it takes. So each way is tried for a few steps, the best one is used, and the
-others are tried again now and then, the less often the more often they lost. Plain steps are among the
-ways: where drafting loses, it stops. Knows no tree and no text; the answer does not depend on what is chosen.
+A step's worth depends on the machine, the model, the text and the temperature, and shows in how many tokens
+it yields and how long it takes. So each way is tried for a few steps, the best one is used, and the others
+are tried again now and then, the less often the more often they lost. Plain steps are among the ways: where
+drafting loses, it stops. Knows no tree and no text; the answer does not depend on what is chosen.
 """
 
 from __future__ import annotations

@@ -19,9 +19,11 @@ MAX_FILE_LINES = 500
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "_version"),
     ("config",),
-    ("stats", "differences"),
+    ("stats", "differences", "rate"),
     ("events",),
-    ("transcript", "assets", "catalog", "folders", "queueing", "precision", "templates"),
+    ("transcript", "assets", "folders", "queueing", "precision", "sizes", "templates"),
+    ("catalog",),
+    ("own_models", "fit"),
     ("kernels",),
     ("tree", "sampling", "processors"),
     (
@@ -39,11 +41,12 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("capture",),
     ("target", "default_model", "placement", "head_precision"),
     ("heads", "sources"),
+    ("models",),
     ("drafters", "guard", "selftest", "head_files"),
     ("engine",),
     ("testing", "text", "loading_head", "rounding"),
     ("loading", "stops"),
-    ("session",),
+    ("session", "machine"),
     ("bench", "train", "certificate"),
     ("ui", "server", "cli", "__main__"),
 )
