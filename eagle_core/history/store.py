@@ -102,6 +102,11 @@ class SqliteHistory:
         with self._lock:
             self._connection.close()
 
+    def __del__(self) -> None:
+        """A store in memory is dropped with its tab."""
+        if hasattr(self, "_connection"):
+            self._connection.close()
+
     # ---- reading -----------------------------------------------------------------------------------
 
     def search(self, query: str = "") -> list[Summary]:
