@@ -129,7 +129,7 @@ two events, `act` for what is done at once and `answer` for what makes the model
         old?.remove();
         return;
       }
-      const key = JSON.stringify([turn, state.now.is_busy, index === all.length - 1]);
+      const key = `${state.now.is_busy} ${index === all.length - 1} ${turn.key}`;
       if (old?.eagleKey === key || (old && row.classList.contains("editing"))) return;
       const tools = tray(turn, index === all.length - 1, row);
       tools.eagleKey = key;
@@ -298,7 +298,7 @@ two events, `act` for what is done at once and `answer` for what makes the model
 
   function take(value) {
     if (!value || value.chat === undefined) return;
-    state.now = value;
+    state.now = { ...value, turns: value.turns.map((turn) => ({ ...turn, key: JSON.stringify(turn) })) };
     if (value.is_private || !value.id) sessionStorage.removeItem("eagle-chat");
     else sessionStorage.setItem("eagle-chat", value.id);
     if (state.shown !== value.chat) {
@@ -396,7 +396,11 @@ two events, `act` for what is done at once and `answer` for what makes the model
         make("div", { class: "row" }, plain("Import", () => picker.click(), { id: "import" }), plain("Export all", () => act("export-all"), { id: "export-all" }))));
     watch(() => listed(read()));
     listed(read());
-    document.addEventListener("pointerdown", (event) => closeMenus(event.target), true);
+    document.addEventListener("pointerdown", (event) => {
+      closeMenus(event.target);
+      const isOutside = !event.target.closest?.("#chats, #settings, [data-drawer], dialog, .options");
+      if (isNarrow() && isOutside) ["chats", "settings"].forEach((name) => setDrawer(name, false));
+    }, true);
     setDrawer("chats", remembered("chats", true));
     setDrawer("settings", remembered("settings", false));
   }

@@ -378,6 +378,10 @@ def test_phone_and_dark(open_page: Any) -> None:
     assert box["y"] + box["height"] <= 844
     page.click("[data-drawer=chats]")
     page.wait_for_timeout(300)
+    page.mouse.click(380, 400)  # beside the drawer
+    page.wait_for_function("document.body.dataset.chats === 'closed'")
+    page.click("[data-drawer=chats]")
+    page.wait_for_timeout(300)
     page.click("#chat-list .open")
     page.wait_for_function("document.body.dataset.chats === 'closed'")
     page.click("[data-theme]")
@@ -385,6 +389,46 @@ def test_phone_and_dark(open_page: Any) -> None:
     page.reload()
     ready(page)
     page.wait_for_function("!document.body.classList.contains('dark')")
+
+
+MARKDOWN = r"""# Title
+
+- one
+- two **bold**
+
+| a | b |
+|---|---|
+| 1 | 2 |
+
+```python
+def f(x):
+    return x + 1
+```
+
+Math $$a^2$$ and \(b^2\) and \[c^2\], but $5 to $6. <b>raw</b> ![a picture](https://evil.example/p.png)
+"""
+
+
+def test_markdown_is_rendered(open_page: Any, session: FakeSession) -> None:
+    session.answers["show"] = MARKDOWN
+    page = open_page(permissions=["clipboard-read", "clipboard-write"])
+    talk(page, "show")
+    answer = page.locator("#chat .bot-row .message")
+    assert answer.locator("h1").count() == 1
+    assert answer.locator("li").count() == 2
+    assert answer.locator("td").all_inner_texts() == ["1", "2"]
+    assert answer.locator("code.language-python .keyword").count() >= 2
+    assert answer.locator(".katex").count() == 3
+    text = answer.inner_text()
+    assert "$5 to $6" in text
+    assert "<b>raw</b>" in text
+    assert answer.locator("a >> text=a picture").get_attribute("href").endswith("p.png")
+    assert answer.locator("img").count() == 0
+    answer.locator(".code_wrap").hover()
+    answer.locator(".copy_code_button").click()
+    page.wait_for_timeout(200)
+    assert "return x + 1" in page.evaluate("navigator.clipboard.readText()")
+    assert page.foreign == []
 
 
 def test_copy_gives_what_was_written(open_page: Any) -> None:
