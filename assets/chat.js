@@ -317,6 +317,10 @@ two events, `act` for what is done at once and `answer` for what makes the model
     document.body.dataset.private = value.is_private ? "on" : "off";
     const secret = $("#private-switch");
     if (secret) secret.checked = value.is_private;
+    clearTimeout(state.waiting);
+    if (value.turns.some((turn) => turn.is_written) && !value.is_busy) {
+      state.waiting = setTimeout(() => act("refresh", { chat: value.id }), 1500);
+    }
     drawFiles(value.attachments);
     drawMeter(value.meter);
     schedule();
@@ -428,7 +432,8 @@ two events, `act` for what is done at once and `answer` for what makes the model
       }
       parts[parts.length - 1].append(entry(item, value.current));
     }
-    if (!parts.length) parts.push(make("p", { class: "muted", text: value.query ? "No chat holds these words." : "Your chats appear here. They stay on this machine." }));
+    if (value.n_more) parts.push(make("p", { class: "muted", text: `${value.n_more} older chats: search to find them.` }));
+    if (!parts.length) parts.push(make("p", { class: "muted", text: value.query ? "No chat holds these words." : `Your chats appear here. ${value.is_kept ? "They stay on this machine." : "They end with this page: export what matters."}` }));
     list.replaceChildren(...parts);
     if (focused) $(`#chat-list [data-id="${focused}"] .open`)?.focus();
   }

@@ -203,8 +203,10 @@ class Handlers:
     ) -> None:
         """Keep the answer, or take back a request that wrote nothing."""
         conversation = writer.settle(transcript, session.info, settings.generation.temperature)
+        if room.writing == writer.answer_id:
+            room.writing = None
         if room.cancel is cancel:
-            room.cancel = room.writing = None
+            room.cancel = None
             room.conversation = conversation
 
     def _last_frame(
