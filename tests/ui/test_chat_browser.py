@@ -238,6 +238,21 @@ def test_a_reload_and_a_stale_tab(open_page: Any, history: SqliteHistory) -> Non
     assert [m.text for m in history.load(summary.id).path] == texts(other)
 
 
+def test_a_reload_while_an_answer_is_written(open_page: Any, session: FakeSession) -> None:
+    session.step_s = 0.03
+    page = open_page()
+    send(page, "long")
+    page.wait_for_function("document.querySelector('#chat .bot-row')?.innerText.length > 100")
+    page.reload()
+    ready(page)
+    page.wait_for_function("window.eaglePage.peek().turns?.[1]?.is_finished")
+    settled(page)
+    assert LONG.startswith(texts(page)[1])
+    assert len(texts(page)[1]) > 100
+    assert "stopped" in page.inner_text("#chat .stats")
+    assert not session.is_busy
+
+
 def test_stop_during_a_long_prompt(open_page: Any, session: FakeSession) -> None:
     session.prefill_s = 30.0
     page = open_page()

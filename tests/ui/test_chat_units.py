@@ -322,6 +322,15 @@ def test_an_answer_that_cannot_be_kept_is_shown_all_the_same(
     assert "The disk is full" in frame.notice
     assert frame.chat[-1]["content"][0]["text"] == "first answer"
 
+    def broken(query: str = "") -> Any:
+        raise HistoryError("the chat history could not be used")
+
+    monkeypatch.setattr(page.store, "search", broken)
+    frame = page.answer("regenerate", page.room().conversation.path[1].id)
+    assert frame.library is None
+    assert frame.chat[-1]["content"][0]["text"] == "first answer"
+    assert "could not be used" in page.act("search", query="x").notice
+
 
 # ---- the context -----------------------------------------------------------------------------------
 
