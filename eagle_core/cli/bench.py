@@ -93,6 +93,7 @@ def run(args: argparse.Namespace) -> int:
                 bench,
                 writer,
                 PeakMeter(session.info.device),
+                session.explain_difference,
             )
             show_rows(rows, writer, n_rows(questions, bench), progress)
     finally:
@@ -129,14 +130,9 @@ def header_of(session: Session, settings: dict[str, Any]) -> dict[str, Any]:
     return {
         **provenance(info.device),
         "model": dataclasses.asdict(info),
-        "weight_bytes": info.n_parameters * bytes_of(info.dtype),
+        "weight_bytes": info.weight_bytes,
         "settings": settings,
     }
-
-
-def bytes_of(dtype: str) -> int:
-    """Bytes of one weight."""
-    return 4 if "32" in dtype else 2
 
 
 def show_rows(rows: Iterable[Row], writer: BenchWriter, total: int, progress: Progress) -> None:

@@ -22,11 +22,12 @@ from eagle_core.cache import KVCache
 from eagle_core.config import GenerationConfig, Shape, TreeConfig
 from eagle_core.drafters.base import Budget
 from eagle_core.errors import DraftError
+from eagle_core.head_precision import compute_dtype
 from eagle_core.heads.eagle1 import Eagle1Head
 from eagle_core.kernels.attention import uses_rows_attention
 from eagle_core.kernels.tape import TapeDeck
 from eagle_core.lookup import SURE_MATCH, RepeatIndex, with_path
-from eagle_core.packing import packed_if_faster
+from eagle_core.packing import packed_if_faster, weight_of
 from eagle_core.sampling import draw_candidates, stream_noise, to_probabilities
 from eagle_core.tree import (
     DraftTree,
@@ -83,6 +84,7 @@ class EagleDrafter:
         capacity: int,
     ) -> None:
         self._head, self._embed = head, embed
+        self._dtype = compute_dtype(head)
         self._vocabulary = head.draft_vocabulary
         self._score = draft_scorer(lm_head, self._vocabulary)
         self._vocabulary_size = int(getattr(lm_head, "out_features", 0)) or 1 << 30
@@ -217,18 +219,23 @@ class EagleDrafter:
         tokens, features, positions = inputs
         embeddings = self._embed(tokens[None])  # [1, R, D]
         out = self._head(
-            embeddings, features[None].to(embeddings.dtype), positions[None],
+            embeddings.to(self._dtype), features[None].to(self._dtype), positions[None],
             attention_mask=mask, cache=cache,
         )  # fmt: skip
         return (out[0],)
 
     def _log_probabilities(self, features: Tensor) -> Tensor:
-        """[R, D] -> [R, V'] f32. A head that overflowed scores nothing, instead of poisoning the tree."""
+        """[R, D] -> [R, V'] f32. A head that overflowed scores nothing, instead of poisoning the tree.
+
+        Raises: DraftError on the host, where looking costs no wait.
+        """
+        _check_finite(features)
         scores = torch.log_softmax(self._score(features).float(), dim=-1)
         return torch.nan_to_num(scores, nan=-1e9, neginf=-1e9)
 
     def _scores(self, features: Tensor) -> Tensor:
         """[R, D] -> [R, V'] f32, for a draw: an overflow counts as little, or as much, as can be."""
+        _check_finite(features)
         return torch.nan_to_num(self._score(features).float(), nan=-1e9, posinf=1e9, neginf=-1e9)
 
     def _likeliest(self, features: Tensor, width: int) -> Tensor:
@@ -243,9 +250,8 @@ class EagleDrafter:
         """Committed rows are seen by all, drafted ones as ``row_mask`` says: additive, [1, 1, R, S]."""
         n_drafted = row_mask.shape[1]
         n_committed = self._cache.length - (n_drafted - row_mask.shape[0])
-        dtype = self._head.fc.weight.dtype
-        hidden = torch.zeros(row_mask.shape, dtype=dtype, device=row_mask.device)
-        hidden.masked_fill_(~row_mask, torch.finfo(dtype).min)
+        hidden = torch.zeros(row_mask.shape, dtype=self._dtype, device=row_mask.device)
+        hidden.masked_fill_(~row_mask, torch.finfo(self._dtype).min)
         return F.pad(hidden, (n_committed, 0))[None, None]
 
     def _fill(self, pending: Tensor, plan: _Plan, pick: _Pick) -> DraftTree:
@@ -315,6 +321,16 @@ class EagleDrafter:
             pending, torch.cat(all_tokens), torch.cat(all_values), torch.cat(all_parents),
             max_nodes, max_depth, width,
         )  # fmt: skip
+
+
+def _check_finite(features: Tensor) -> None:
+    """Raises: DraftError when features [R, D] on the host are no numbers."""
+    if features.device.type == "cpu" and not bool(features.isfinite().all()):
+        raise DraftError(
+            "the head computed something that is no number",
+            expected="finite features",
+            hint="load the head again, or as float32",
+        )
 
 
 def _best_nodes(
@@ -442,10 +458,15 @@ def _plan(shape: Shape, device: torch.device) -> _Plan:
 
 def draft_scorer(lm_head: nn.Module, vocabulary: Tensor | None) -> Callable[[Tensor], Tensor]:
     """Features [R, D] -> logits [R, V'] over the draft vocabulary, or over all tokens without one."""
-    if vocabulary is None:
-        return lm_head
     weight = getattr(lm_head, "weight", None)
-    if isinstance(weight, Tensor) and weight.ndim == 2 and weight.is_floating_point():
+    if not isinstance(weight, Tensor) or not weight.is_floating_point():  # quantized
+        return (
+            lm_head if vocabulary is None else lambda features: lm_head(features)[..., vocabulary]
+        )
+    if vocabulary is None:
+        return in_dtype(lm_head, weight.dtype)
+    weight = weight_of(lm_head)
+    if weight.ndim == 2 and not weight.is_meta:
         bias = getattr(lm_head, "bias", None)
         n_scored, width = len(vocabulary), weight.shape[1]
         sliced = nn.Linear(width, n_scored, isinstance(bias, Tensor), weight.device, weight.dtype)
@@ -453,8 +474,18 @@ def draft_scorer(lm_head: nn.Module, vocabulary: Tensor | None) -> Callable[[Ten
             sliced.weight.copy_(weight[vocabulary])
             if isinstance(bias, Tensor):
                 sliced.bias.copy_(bias[vocabulary])
-        return packed_if_faster(sliced.requires_grad_(False))
-    return lambda features: lm_head(features)[..., vocabulary]  # quantized: score all, keep some
+        return in_dtype(
+            packed_if_faster(
+                sliced.requires_grad_(False), is_int8=getattr(lm_head, "is_int8", False)
+            ),
+            weight.dtype,
+        )
+    return in_dtype(lambda features: lm_head(features)[..., vocabulary], weight.dtype)  # on disk
+
+
+def in_dtype(score: Callable[[Tensor], Tensor], dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+    """``score`` for features of a head that computes in another precision."""
+    return lambda features: score(features.to(dtype))
 
 
 __all__ = ["EagleDrafter", "draft_scorer", "max_drafted_rows"]
