@@ -23,7 +23,7 @@ from eagle_core.drafters.eagle import EagleDrafter
 from eagle_core.drafters.ngram import NgramDrafter
 from eagle_core.drafters.none import NoDrafter
 from eagle_core.engine import generate_tokens
-from eagle_core.errors import ConfigError, EagleError, NoChatTemplate, OutOfMemory
+from eagle_core.errors import EagleError, NoChatTemplate, OutOfMemory
 from eagle_core.events import (
     Event,
     Failed,
@@ -35,9 +35,9 @@ from eagle_core.events import (
     TextDelta,
 )
 from eagle_core.head_precision import head_dtype_name, place_head
-from eagle_core.heads.eagle1 import Eagle1Head
+from eagle_core.heads.base import DraftHead
 from eagle_core.loading import LoadedBase, is_memory_error, load_base
-from eagle_core.loading_head import head_source, load_head
+from eagle_core.loading_head import check_before_download, head_source, load_head
 from eagle_core.packing import bytes_read, count_let_go
 from eagle_core.queueing import TicketQueue
 from eagle_core.rounding import explain_difference
@@ -45,7 +45,7 @@ from eagle_core.selftest import Drafting, rounding_reason, self_test
 from eagle_core.stats import Stats
 from eagle_core.stops import StopStrings
 from eagle_core.target import Target
-from eagle_core.text import TextStream, special_ids
+from eagle_core.text import TextStream, check_prompt, special_ids
 
 logger = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ class Session:
     def __init__(
         self,
         base: LoadedBase,
-        head: Eagle1Head | None,
+        head: DraftHead | None,
         head_name: str | None = None,
         on_event: Callable[[Event], None] | None = None,
         head_dtype: HeadDType = "auto",
@@ -113,7 +113,8 @@ class Session:
     ) -> None:
         self._template = templates.named(chat_template) if chat_template is not None else None
         self._tokenizer: Any = base.tokenizer
-        self._target = Target(base.model, base.context_length)
+        feature_layers = head.feature_layers if head is not None else ()
+        self._target = Target(base.model, base.context_length, feature_layers)
         self._inexact_reason = base.inexact_reason
         self._target.set_reproducible(base.reproducible)
         drafting, drafting_reason, may_part = self._test()
@@ -167,8 +168,9 @@ class Session:
             templates.named(
                 config.chat_template
             )  # a misspelled one is said before anything is loaded
-        base = load_base(config, report)
         source = head_source(config)
+        check_before_download(config, report)
+        base = load_base(config, report)
         if source is None:
             return cls(base, None, None, report, chat_template=config.chat_template)
         head = load_head(source, base.model, report, offline=config.offline)
@@ -209,17 +211,18 @@ class Session:
         """
         return self._encode_chat(messages)[0]
 
-    def count_tokens(self, messages: Sequence[Message]) -> int:
-        """Tokens of a chat. Raises as :meth:`encode_chat` does."""
-        return len(self.encode_chat(messages))
-
     def _encode_chat(self, messages: Sequence[Message]) -> tuple[list[int], tuple[str, ...]]:
         """Token ids of a chat, and what was changed to make the template take it."""
         turns = [{"role": str(m["role"]), "content": m["content"]} for m in messages]
-        beginning = turns.pop()["content"] if turns and turns[-1]["role"] == "assistant" else ""
+        is_continued = bool(turns) and turns[-1]["role"] == "assistant"
+        beginning = turns.pop()["content"] if is_continued else ""
         rendered = templates.render(self._tokenizer, self._chosen_template(), turns)
         ids = list(self._tokenizer(rendered.text + beginning, add_special_tokens=False).input_ids)
         return ids, rendered.notices
+
+    def count_tokens(self, messages: Sequence[Message]) -> int:
+        """Tokens of a chat in its template. Raises as :meth:`encode_chat` does."""
+        return len(self.encode_chat(messages))
 
     def _chosen_template(self) -> templates.Template:
         has_own = getattr(self._tokenizer, "chat_template", None) is not None
@@ -380,7 +383,7 @@ class Session:
         draft: DraftConfig,
         cancel: threading.Event,
     ) -> Iterator[Event]:
-        _check_prompt(prompt_ids, self._target.vocab_size)
+        check_prompt(prompt_ids, self._target.vocab_size)
         if draft.drafter != "none" and self.info.drafting != "tree":
             yield Notice("warning", self.info.drafting_reason)
         elif draft.drafter != "none" and self._inexact_reason:
@@ -467,24 +470,6 @@ class Session:
         self._cache.reset()
         self._cached_ids = []
         self._eagle = None
-
-
-def _check_prompt(prompt_ids: Sequence[int], vocab_size: int) -> None:
-    if not prompt_ids:
-        raise ConfigError(
-            "the prompt is empty",
-            expected="at least one token",
-            got="none",
-            hint="write something first",
-        )
-    worst = max(prompt_ids)
-    if worst >= vocab_size or min(prompt_ids) < 0:
-        raise ConfigError(
-            "the prompt holds a token that the model does not know",
-            expected=f"ids below {vocab_size}",
-            got=str(worst),
-            hint="the tokenizer belongs to another model",
-        )
 
 
 def _failed(error: EagleError) -> Failed:

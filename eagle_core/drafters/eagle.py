@@ -13,6 +13,7 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -22,10 +23,9 @@ from eagle_core.cache import KVCache
 from eagle_core.config import GenerationConfig, Shape, TreeConfig
 from eagle_core.drafters.base import Budget
 from eagle_core.errors import DraftError
-from eagle_core.head_precision import compute_dtype
-from eagle_core.heads.eagle1 import Eagle1Head
+from eagle_core.heads.base import DraftHead
 from eagle_core.kernels.attention import uses_rows_attention
-from eagle_core.kernels.tape import TapeDeck
+from eagle_core.kernels.tape import FIXED_ROPES, TapeDeck
 from eagle_core.lookup import SURE_MATCH, RepeatIndex, with_path
 from eagle_core.packing import packed_if_faster, weight_of
 from eagle_core.sampling import draw_candidates, stream_noise, to_probabilities
@@ -65,11 +65,12 @@ _Pick = Callable[[Tensor, int], Tensor]
 
 
 class EagleDrafter:
-    """Drafts with an EAGLE-1 head.
+    """Drafts with a head.
 
     Args:
-        embed: token ids -> embeddings [.., D], the base's.
-        lm_head: features [.., D] -> logits [.., V], the base's module; sliced to a draft vocabulary.
+        embed: token ids -> embeddings [.., D], the base's; of use unless the head has its own.
+        lm_head: features [.., D] -> logits [.., V], the base's module; sliced to a draft vocabulary. Of use
+            unless the head has its own.
         capacity: tokens that one request may have, prompt and answer together.
     """
 
@@ -77,20 +78,19 @@ class EagleDrafter:
 
     def __init__(
         self,
-        head: Eagle1Head,
+        head: DraftHead,
         embed: Callable[[Tensor], Tensor],
         lm_head: nn.Module,
         tree: TreeConfig,
         capacity: int,
     ) -> None:
-        self._head, self._embed = head, embed
-        self._dtype = compute_dtype(head)
+        self._head, self._embed = head, head.embed_tokens or embed
         self._vocabulary = head.draft_vocabulary
-        self._score = draft_scorer(lm_head, self._vocabulary)
-        self._vocabulary_size = int(getattr(lm_head, "out_features", 0)) or 1 << 30
+        self._lm_head = head.lm_head or draft_scorer(lm_head, self._vocabulary)
+        self._vocabulary_size = int(getattr(head.lm_head or lm_head, "out_features", 0)) or 1 << 30
         self._tree = tree
         self._capacity = capacity
-        self._cache = KVCache(head.config.n_layers, capacity + max_drafted_rows(tree))
+        self._cache = KVCache(head.n_layers, capacity + max_drafted_rows(tree))
         self._repeats = RepeatIndex()
         self._tapes = TapeDeck(self._forward) if _can_be_recorded(head) else None
         # [D], the head's guess of the pending token's feature
@@ -104,9 +104,7 @@ class EagleDrafter:
     def configure(self, tree: TreeConfig) -> None:
         """Use another tree from the next proposal on; committed rows stay, unless they no longer fit."""
         if max_drafted_rows(tree) + self._capacity > self._cache.capacity:
-            self._cache = KVCache(
-                self._head.config.n_layers, self._capacity + max_drafted_rows(tree)
-            )
+            self._cache = KVCache(self._head.n_layers, self._capacity + max_drafted_rows(tree))
             self._predicted = None
             self._repeats = RepeatIndex()
         self._tree = tree
@@ -130,11 +128,14 @@ class EagleDrafter:
         following = torch.cat((tokens[1:], next_token.reshape(1)))  # [K]
         positions = torch.arange(start, start + n_tokens, device=tokens.device)  # [K]
         mask = None
-        if n_tokens > 1 and start > 0:
+        is_cut = 0 < self._head.window < start + n_tokens
+        if is_cut or (n_tokens > 1 and start > 0):
             mask = self._mask(
                 torch.ones(n_tokens, n_tokens, dtype=torch.bool, device=tokens.device).tril()
             )
-        out = self._run(following, features, positions, mask)  # [K, D]
+        out = self._run(
+            following, self._head.fuse(features.to(self._head.dtype)), positions, mask
+        )  # [K, D]
         self._cache.advance(n_tokens)
         self._predicted = out[-1]
         if tokens.device.type == "cpu":  # elsewhere reading them would cost a sync: no lookup there
@@ -219,10 +220,15 @@ class EagleDrafter:
         tokens, features, positions = inputs
         embeddings = self._embed(tokens[None])  # [1, R, D]
         out = self._head(
-            embeddings.to(self._dtype), features[None].to(self._dtype), positions[None],
+            embeddings.to(self._head.dtype), features[None].to(self._head.dtype), positions[None],
             attention_mask=mask, cache=cache,
         )  # fmt: skip
         return (out[0],)
+
+    def _score(self, states: Tensor) -> Tensor:
+        """The head's states [R, D] -> logits [R, V'] over what it scores."""
+        logits: Tensor = self._lm_head(self._head.normed(states))
+        return logits
 
     def _log_probabilities(self, features: Tensor) -> Tensor:
         """[R, D] -> [R, V'] f32. A head that overflowed scores nothing, instead of poisoning the tree.
@@ -250,8 +256,16 @@ class EagleDrafter:
         """Committed rows are seen by all, drafted ones as ``row_mask`` says: additive, [1, 1, R, S]."""
         n_drafted = row_mask.shape[1]
         n_committed = self._cache.length - (n_drafted - row_mask.shape[0])
-        hidden = torch.zeros(row_mask.shape, dtype=self._dtype, device=row_mask.device)
-        hidden.masked_fill_(~row_mask, torch.finfo(self._dtype).min)
+        if 0 < self._head.window < n_committed + n_drafted:
+            row_mask = F.pad(row_mask, (n_committed, 0), value=True)
+            # What a row sees are one row per position, the last its own: the window keeps the last ones.
+            row_mask = row_mask & (
+                row_mask.flip(-1).cumsum(-1).flip(-1) <= self._head.window
+            )  # [R, S]
+            n_committed = 0
+        dtype = self._head.dtype
+        hidden = torch.zeros(row_mask.shape, dtype=dtype, device=row_mask.device)
+        hidden.masked_fill_(~row_mask, torch.finfo(dtype).min)
         return F.pad(hidden, (n_committed, 0))[None, None]
 
     def _fill(self, pending: Tensor, plan: _Plan, pick: _Pick) -> DraftTree:
@@ -364,8 +378,9 @@ def _best_nodes(
     )
 
 
-def _can_be_recorded(head: Eagle1Head) -> bool:
-    return uses_rows_attention(getattr(head.layers[0].self_attn, "config", None))
+def _can_be_recorded(head: DraftHead) -> bool:
+    config: Any = getattr(head.layers[0].self_attn, "config", None)
+    return uses_rows_attention(config) and config.rope_parameters["rope_type"] in FIXED_ROPES
 
 
 def max_drafted_rows(tree: TreeConfig) -> int:
