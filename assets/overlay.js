@@ -373,6 +373,7 @@ next place where several characters in a row agree. Model text enters the page t
   }
 
   function drawAnswer(host, index, answer) {
+    if (!answer.tokens.length) return; // of an answer from the history only the origins are kept
     let section = host.querySelector(`:scope > [data-index="${index}"]`);
     if (section && section.dataset.serial !== String(answer.serial)) {
       section.remove();
@@ -449,13 +450,17 @@ next place where several characters in a row agree. Model text enters the page t
       say("");
     }
     if (value.index >= 0) take(value);
+    showCounts();
+    drawTokens();
+    schedule();
+  }
+
+  function showCounts() {
     const latest = answers.get(Math.max(-1, ...answers.keys()));
     for (const [kind, count] of Object.entries(latest ? latest.counts : { d: 0, t: 0 })) {
       const place = document.querySelector(`#views [data-count="${kind}"]`);
       if (place) place.textContent = count;
     }
-    drawTokens();
-    schedule();
   }
 
   function take(value) {
@@ -568,8 +573,26 @@ next place where several characters in a row agree. Model text enters the page t
     document.querySelector("#box .stop-button")?.click();
   });
 
+  function restore(id, past) {
+    /* The answers of a chat that came into view: their texts and origins are known, their tokens are not. */
+    answers.clear();
+    chat = id;
+    for (const { index, text, runs, prompt, counts } of past) {
+      serial += 1;
+      answers.set(index, {
+        serial, text, prompt, lines: "", tokens: [], counts: { d: counts[0], t: counts[1] }, ranges: [], element: null,
+        flags: draftedFlags(text, runs), footer: "", isOver: true,
+      });
+    }
+    showCounts();
+    drawTokens();
+    schedule();
+  }
+
   window.eagleChat = {
     update,
+    restore,
+    say,
     bindViews,
     report: () =>
       [...answers].map(([index, answer]) => ({

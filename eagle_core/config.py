@@ -22,6 +22,7 @@ RuleChoice = Literal["auto", "match", "sampling"]
 DType = Literal["auto", "float32", "bfloat16"]
 HeadDType = Literal["auto", "float32", "bfloat16", "float16", "nf4"]
 Quantization = Literal["auto", "none", "int8", "nf4", "fp4", "int8-bnb", "llm-int8"]
+Overflow = Literal["drop", "stop"]
 Shape = tuple[tuple[int, ...], ...]
 LogitBias = tuple[tuple[int, float], ...]
 
@@ -424,9 +425,25 @@ class LoadConfig:
         check_limits(self)
 
 
+@dataclass(frozen=True, slots=True)
+class ChatConfig:
+    """How a conversation is sent."""
+
+    overflow: Overflow = setting(
+        "drop",
+        "When the chat no longer fits the context. drop: the oldest turns are not sent, and marked so; "
+        "stop: nothing is sent, and you choose.",
+        choices=get_args(Overflow),
+    )
+
+    def __post_init__(self) -> None:
+        check_limits(self)
+
+
 __all__ = [
     "DEFAULT_BASE",
     "FIGURE_9",
+    "ChatConfig",
     "DType",
     "DraftConfig",
     "DrafterName",
@@ -434,6 +451,7 @@ __all__ = [
     "HeadDType",
     "LoadConfig",
     "LogitBias",
+    "Overflow",
     "Quantization",
     "Rule",
     "RuleChoice",

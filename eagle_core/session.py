@@ -206,6 +206,7 @@ class Session:
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:
         """Token ids of a chat, ready for the answer.
 
+        A last message of the assistant is an answer to be continued: its text is the answer's beginning.
         Raises: NoChatTemplate when the model has none; ConfigError when it refuses these messages.
         """
         return self._encode_chat(messages)[0]
@@ -213,9 +214,15 @@ class Session:
     def _encode_chat(self, messages: Sequence[Message]) -> tuple[list[int], tuple[str, ...]]:
         """Token ids of a chat, and what was changed to make the template take it."""
         turns = [{"role": str(m["role"]), "content": m["content"]} for m in messages]
+        is_continued = bool(turns) and turns[-1]["role"] == "assistant"
+        beginning = turns.pop()["content"] if is_continued else ""
         rendered = templates.render(self._tokenizer, self._chosen_template(), turns)
-        ids = list(self._tokenizer(rendered.text, add_special_tokens=False).input_ids)
+        ids = list(self._tokenizer(rendered.text + beginning, add_special_tokens=False).input_ids)
         return ids, rendered.notices
+
+    def count_tokens(self, messages: Sequence[Message]) -> int:
+        """Tokens of a chat in its template. Raises as :meth:`encode_chat` does."""
+        return len(self.encode_chat(messages))
 
     def _chosen_template(self) -> templates.Template:
         has_own = getattr(self._tokenizer, "chat_template", None) is not None

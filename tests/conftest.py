@@ -1,4 +1,4 @@
-"""No test may reach the network or the user's own cache of models."""
+"""No test may reach the network, the user's own cache of models, or the user's chats."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from eagle_core.kernels import build
 os.environ["HF_HOME"] = tempfile.mkdtemp(prefix="eagle-tests-hf-")
 # The user's own pairs are none of the tests' business.
 os.environ["EAGLE_CONFIG"] = tempfile.mkdtemp(prefix="eagle-tests-config-")
+os.environ["EAGLE_DATA"] = tempfile.mkdtemp(prefix="eagle-tests-data-")
 
 # Compiled once, and kept from run to run.
 build.cache_folder = lambda: Path(__file__).parent.parent / ".pytest_cache" / "eagle-chat"

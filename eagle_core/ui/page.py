@@ -30,6 +30,8 @@ CONTENT_POLICY = "; ".join(
         "frame-ancestors 'none'",
     )
 )
+STYLES = ("ui.css", "chat.css")
+SCRIPTS = ("overlay.js", "chat.js")
 SYSTEM_FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "sans-serif"]
 MONO_FONTS = [
     "ui-monospace",
@@ -90,13 +92,17 @@ def theme() -> gr.themes.Base:
 
 
 def head() -> str:
-    """The app's style sheet and script, as elements of the page's head.
+    """The app's style sheets and scripts, as elements of the page's head.
 
     Not Gradio's ``css`` argument: that one puts every rule below the app's container.
     """
-    style = asset_path("ui.css").read_text(encoding="utf-8")
-    script = asset_path("overlay.js").read_text(encoding="utf-8")
-    return f"<style>{style}</style><script>{script}</script>"
+    styles = "".join(f"<style>{text_of(name)}</style>" for name in STYLES)
+    return styles + "".join(f"<script>{text_of(name)}</script>" for name in SCRIPTS)
+
+
+def text_of(name: str) -> str:
+    """An asset's text."""
+    return asset_path(name).read_text(encoding="utf-8")
 
 
 __all__ = ["CONTENT_POLICY", "LOOPBACK", "SecurityHeaders", "head", "middleware", "theme"]

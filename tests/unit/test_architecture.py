@@ -24,7 +24,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("transcript", "assets", "folders", "queueing", "precision", "sizes", "templates"),
     ("catalog",),
     ("own_models", "fit"),
-    ("kernels",),
+    ("kernels", "history", "context"),
     ("tree", "sampling", "processors"),
     (
         "drafters.base",
