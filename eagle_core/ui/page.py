@@ -30,6 +30,9 @@ CONTENT_POLICY = "; ".join(
         "frame-ancestors 'none'",
     )
 )
+STYLES = ("ui.css", "tokens.css")
+# In this order: each uses what those before it define.
+SCRIPTS = ("calm.js", "align.js", "color.js", "tokens.js", "overlay.js")
 SYSTEM_FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "sans-serif"]
 MONO_FONTS = [
     "ui-monospace",
@@ -90,13 +93,18 @@ def theme() -> gr.themes.Base:
 
 
 def head() -> str:
-    """The app's style sheet and script, as elements of the page's head.
+    """The app's style sheets and scripts, as elements of the page's head.
 
     Not Gradio's ``css`` argument: that one puts every rule below the app's container.
     """
-    style = asset_path("ui.css").read_text(encoding="utf-8")
-    script = asset_path("overlay.js").read_text(encoding="utf-8")
-    return f"<style>{style}</style><script>{script}</script>"
+    styles = (f"<style>{asset_text(name)}</style>" for name in STYLES)
+    scripts = (f"<script>{asset_text(name)}</script>" for name in SCRIPTS)
+    return "".join((*styles, *scripts))
+
+
+def asset_text(name: str) -> str:
+    """A text file among the assets."""
+    return asset_path(name).read_text(encoding="utf-8")
 
 
 __all__ = ["CONTENT_POLICY", "LOOPBACK", "SecurityHeaders", "head", "middleware", "theme"]
