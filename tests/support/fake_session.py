@@ -133,7 +133,7 @@ class FakeSession:
             time.sleep(self.step_s)
             time_s = time.monotonic() - start
             tokens = tuple(
-                TokenOut(self._id(piece), origin, depth, 0.5 + 0.1 * depth)
+                TokenOut(self._id(piece), origin, depth, 0.5 + 0.1 * depth, *guessed(origin, depth))
                 for piece, origin, depth in group
             )
             ids += [token.id for token in tokens]
@@ -172,6 +172,13 @@ def finished(
     reason: FinishReason, n_prompt: int, ids: tuple[int, ...], stats: StatsBuilder, total_s: float
 ) -> Finished:
     return Finished(reason, n_prompt, ids, stats.build(total_s))
+
+
+def guessed(origin: str, depth: int) -> tuple[int | None, float | None]:
+    """Node and draft probability of a token; the third of a path is as if looked up."""
+    if origin == "target":
+        return None, None
+    return depth, 0.9 - 0.2 * depth if depth < 3 else None
 
 
 def pieces(text: str) -> Iterator[str]:

@@ -87,13 +87,13 @@ def test_runs_count_utf16_units() -> None:
 def test_token_lines_only_grow() -> None:
     lines = render.TokenLines(lambda token_id: f"<{token_id}>\n")
     one = SeenToken(1, "target", 0, 0.5, 0)
-    two = SeenToken(2, "draft", 1, 0.123456, 1)
+    two = SeenToken(2, "draft", 1, 0.123456, 1, 4, 0.98765)
     first = lines.update((one,))
     second = lines.update((one, two))
     assert second.startswith(first)
     assert [json.loads(line) for line in second.splitlines()] == [
-        [1, "t", 0, 0, 0.5, "<1>\n"],
-        [2, "d", 1, 1, 0.1235, "<2>\n"],
+        [1, "t", 0, 0, 0.5, "<1>\n", None, None],
+        [2, "d", 1, 1, 0.1235, "<2>\n", 4, 0.9877],
     ]
 
 
