@@ -63,12 +63,16 @@ only grow. What is drawn from them is in color.js and tokens.js; a frame draws o
       say("");
     }
     if (value.index >= 0) take(value);
+    showCounts();
+    schedule();
+  }
+
+  function showCounts() {
     const latest = answers.get(Math.max(-1, ...answers.keys()));
     for (const [kind, count] of Object.entries(latest ? latest.counts : { d: 0, t: 0 })) {
       const place = document.querySelector(`#views [data-count="${kind}"]`);
       if (place && place.textContent !== String(count)) place.textContent = count;
     }
-    schedule();
   }
 
   function take(value) {
@@ -188,8 +192,27 @@ only grow. What is drawn from them is in color.js and tokens.js; a frame draws o
     document.querySelector("#box .stop-button")?.click();
   });
 
+  function restore(id, past) {
+    /* The answers of a chat that came into view: their texts and origins are known, their tokens are not. */
+    for (const index of [...answers.keys()]) drop(index);
+    chat = id;
+    isStale = true;
+    for (const { index, text, runs, prompt, counts } of past) {
+      serial += 1;
+      const marks = color.createMarks();
+      color.take(marks, text, runs);
+      answers.set(index, {
+        serial, text, prompt, marks, lines: "", tokens: [], counts: { d: counts[0], t: counts[1] }, footer: "", isOver: true,
+      });
+    }
+    showCounts();
+    schedule();
+  }
+
   window.eagleChat = {
     update,
+    restore,
+    say,
     bindViews,
     report: () =>
       [...answers].map(([index, answer]) => ({

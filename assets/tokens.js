@@ -53,6 +53,7 @@ textContent only. Tokens are drawn once; a line of text is one block, so that a 
   }
 
   function drawAnswer(host, index, answer, room) {
+    if (!answer.tokens.length) return 0; // of an answer from the history only the origins are kept
     const section = sectionOf(host, index, answer);
     const [title, flow] = section.children;
     const nSteps = answer.tokens.length ? answer.tokens[answer.tokens.length - 1][3] : 0;

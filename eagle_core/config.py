@@ -20,6 +20,7 @@ DrafterName = Literal["none", "ngram", "eagle"]
 Rule = Literal["greedy", "match", "sampling"]
 RuleChoice = Literal["auto", "match", "sampling"]
 DType = Literal["auto", "float32", "bfloat16"]
+Overflow = Literal["drop", "stop"]
 Shape = tuple[tuple[int, ...], ...]
 LogitBias = tuple[tuple[int, float], ...]
 
@@ -380,15 +381,32 @@ class LoadConfig:
         check_limits(self)
 
 
+@dataclass(frozen=True, slots=True)
+class ChatConfig:
+    """How a conversation is sent."""
+
+    overflow: Overflow = setting(
+        "drop",
+        "When the chat no longer fits the context. drop: the oldest turns are not sent, and marked so; "
+        "stop: nothing is sent, and you choose.",
+        choices=get_args(Overflow),
+    )
+
+    def __post_init__(self) -> None:
+        check_limits(self)
+
+
 __all__ = [
     "DEFAULT_BASE",
     "FIGURE_9",
+    "ChatConfig",
     "DType",
     "DraftConfig",
     "DrafterName",
     "GenerationConfig",
     "LoadConfig",
     "LogitBias",
+    "Overflow",
     "Rule",
     "RuleChoice",
     "Shape",

@@ -11,6 +11,8 @@ EagleError
     NoChatTemplate             the tokenizer cannot format a chat
   ResourceError                the machine has too little of something
     OutOfMemory  ContextOverflow  DiskFull
+  HistoryError                 the kept conversations cannot be read or written
+    StaleConversation          another tab or window changed the conversation first
   DraftError                   a drafter broke its contract
   Cancelled                    the user stopped the work
 """
@@ -109,6 +111,18 @@ class DiskFull(ResourceError):
     code = "disk-full"
 
 
+class HistoryError(EagleError):
+    """The kept conversations cannot be read or written."""
+
+    code = "history"
+
+
+class StaleConversation(HistoryError):
+    """Another tab or window changed the conversation first."""
+
+    code = "stale-conversation"
+
+
 class DraftError(EagleError):
     """A drafter broke its contract."""
 
@@ -131,10 +145,12 @@ __all__ = [
     "DraftError",
     "EagleError",
     "GatedRepo",
+    "HistoryError",
     "IncompatibleHead",
     "ModelError",
     "ModelNotFound",
     "NoChatTemplate",
     "OutOfMemory",
     "ResourceError",
+    "StaleConversation",
 ]

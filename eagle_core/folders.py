@@ -1,4 +1,4 @@
-"""The user's cache folder, and building a folder in it: once, by one process, whole or not at all.
+"""The user's cache and data folders, and building a folder in it: once, by one process, whole or not at all.
 
 Knows no model and no network.
 """
@@ -52,6 +52,28 @@ def platform_cache() -> Path:
         local = os.environ.get("LOCALAPPDATA")
         return Path(local) if local else Path.home() / "AppData" / "Local"
     return Path.home() / ".cache"
+
+
+def data_folder() -> Path:
+    """Where what the user made is kept, such as conversations; read from the environment at every call.
+
+    ``EAGLE_DATA`` if set; else ``eagle-chat`` in the platform's data folder (``XDG_DATA_HOME`` or
+    ``~/.local/share``; ``~/Library/Application Support`` on macOS; ``%APPDATA%`` on Windows). Not
+    created here.
+    """
+    own = os.environ.get("EAGLE_DATA")
+    if own:
+        return Path(own).expanduser().absolute()
+    xdg = os.environ.get("XDG_DATA_HOME")
+    if xdg:
+        return Path(xdg).expanduser().absolute() / "eagle-chat"
+    platform: str = sys.platform  # a plain str: otherwise mypy skips the other platforms' branches
+    if platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / "eagle-chat"
+    if platform == "win32":
+        roaming = os.environ.get("APPDATA")
+        return (Path(roaming) if roaming else Path.home() / "AppData" / "Roaming") / "eagle-chat"
+    return Path.home() / ".local" / "share" / "eagle-chat"
 
 
 def check_free_space(
@@ -173,6 +195,7 @@ __all__ = [
     "build_folder",
     "cache_folder",
     "check_free_space",
+    "data_folder",
     "disk_errors",
     "ignore_event",
     "locked",

@@ -155,6 +155,7 @@ class Session:
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:
         """Token ids of a chat in the model's own template, ready for the answer.
 
+        A last message of the assistant is an answer to be continued: its text is the answer's beginning.
         Raises: NoChatTemplate when the model has none; ConfigError when it refuses these messages.
         """
         if getattr(self._tokenizer, "chat_template", None) is None:
@@ -164,9 +165,12 @@ class Session:
                 got="a base model",
                 hint="choose an instruct model, or use `eagle-chat generate --raw`",
             )
+        turns, beginning = list(messages), ""
+        if turns and turns[-1]["role"] == "assistant":
+            beginning = turns.pop()["content"]
         try:
             text = self._tokenizer.apply_chat_template(
-                list(messages), add_generation_prompt=True, tokenize=False
+                turns, add_generation_prompt=True, tokenize=False
             )
         except TemplateError as error:
             raise ConfigError(
@@ -175,7 +179,11 @@ class Session:
                 got=str(error),
                 hint="leave the system prompt empty, and let user and assistant take turns",
             ) from error
-        return list(self._tokenizer(text, add_special_tokens=False).input_ids)
+        return list(self._tokenizer(text + beginning, add_special_tokens=False).input_ids)
+
+    def count_tokens(self, messages: Sequence[Message]) -> int:
+        """Tokens of a chat in the model's own template. Raises as :meth:`encode_chat` does."""
+        return len(self.encode_chat(messages))
 
     def token_text(self, token_id: int) -> str:
         """One token for the eye; bytes that are no whole character are shown in the vocabulary's spelling."""

@@ -101,6 +101,18 @@ class Transcript:
             return None
         return sum(n_tokens for _, n_tokens in self.emissions[1:]) / span_s
 
+    @property
+    def prefill_tok_s(self) -> float | None:
+        """Prompt tokens read per second; those that were cached are not counted. None before the answer."""
+        n_read = self.n_prompt_tokens - self.n_cached_tokens
+        return n_read / self.stats.prefill_s if self.stats.prefill_s > 0 and n_read > 0 else None
+
+    @property
+    def total_tok_s(self) -> float | None:
+        """Tokens of the answer per second of the whole request, prefill included; None before its end."""
+        has_time = self.is_over and self.stats.total_s > 0 and self.tokens
+        return len(self.tokens) / self.stats.total_s if has_time else None
+
     def apply(self, event: Event) -> Transcript:
         """The transcript after ``event``. Events about downloads, loading and training leave it as it is."""
         match event:

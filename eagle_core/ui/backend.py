@@ -26,6 +26,10 @@ class ChatSession(Protocol):
         """What is loaded."""
         ...
 
+    def count_tokens(self, messages: Sequence[Message]) -> int:
+        """Tokens of a chat in the model's own template."""
+        ...
+
     def token_text(self, token_id: int) -> str:
         """Printable form of one token."""
         ...

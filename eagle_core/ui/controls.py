@@ -10,14 +10,17 @@ from typing import Any, cast
 import gradio as gr
 
 from eagle_core.config import (
+    ChatConfig,
     DraftConfig,
     GenerationConfig,
+    Overflow,
     TreeConfig,
     parse_logit_bias,
     parse_shape,
     parse_stop,
 )
 from eagle_core.errors import ConfigError
+from eagle_core.ui.presets import BUILT_IN, NO_PRESET, names_of
 
 LABELS = {
     "max_new_tokens": "Longest answer",
@@ -40,6 +43,7 @@ LABELS = {
     "size": "Tree size",
     "lookup": "Lookup nodes",
     "shape": "Static shape",
+    "overflow": "Full context",
 }
 GENERATION_FIELDS = ("temperature", "top_p", "seed", "max_new_tokens")
 ADVANCED_FIELDS = (
@@ -47,6 +51,9 @@ ADVANCED_FIELDS = (
     "min_new_tokens", "logit_bias", "stop", "rule", "with_replacement",
 )  # fmt: skip
 TREE_FIELDS = ("policy", "depth", "branching", "size", "lookup", "shape")
+NAMES = (
+    "drafting", *GENERATION_FIELDS, "system_prompt", *TREE_FIELDS, *ADVANCED_FIELDS, "overflow",
+)  # fmt: skip
 # What a text field holds when it is not empty. A text with several lines is one entry per line.
 EXAMPLES = {"shape": "0 1 00 01 000", "logit_bias": "123:-5 42:2.5", "stop": "one per line"}
 # A slider with more stops than this cannot be set with a finger: use a number field.
@@ -62,10 +69,22 @@ class Settings:
     generation: GenerationConfig
     draft: DraftConfig
     system_prompt: str
+    overflow: Overflow = "drop"
 
 
-def build_controls() -> list[Any]:
-    """Create the controls inside the current layout, in the order that ``read_settings`` expects."""
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """The panel's components: ``controls`` in the order that ``read_settings`` expects, and the presets'."""
+
+    controls: list[Any]
+    by_name: dict[str, Any]
+    preset: Any
+    save_preset: Any
+    delete_preset: Any
+
+
+def build_controls() -> Panel:
+    """Create the controls inside the current layout."""
     generation = specs(GenerationConfig)
     with gr.Group(elem_classes="panel"):
         drafting = gr.Checkbox(
@@ -77,6 +96,17 @@ def build_controls() -> list[Any]:
     with gr.Group(elem_classes="panel"):
         answer = [make_control(generation[name]) for name in GENERATION_FIELDS]
     with gr.Group(elem_classes="panel"):
+        preset = gr.Dropdown(
+            names_of(BUILT_IN),
+            value=NO_PRESET,
+            label="Preset",
+            info="A system prompt with its settings. Type a name and press Save to keep your own.",
+            allow_custom_value=True,
+            elem_id="preset",
+        )
+        with gr.Row(elem_classes="buttons"):
+            save_preset = gr.Button("Save preset", size="sm", elem_id="save-preset")
+            delete_preset = gr.Button("Delete preset", size="sm", elem_id="delete-preset")
         system_prompt = gr.Textbox(
             label="System prompt",
             info="Sent before the conversation. Empty: none.",
@@ -84,12 +114,16 @@ def build_controls() -> list[Any]:
             max_lines=8,
             elem_id="system-prompt",
         )
+        overflow = make_control(specs(ChatConfig)["overflow"])
     with gr.Accordion("Draft tree", open=False, elem_classes="panel"):
         tree = specs(TreeConfig)
         shape = [make_control(tree[name]) for name in TREE_FIELDS]
     with gr.Accordion("Advanced sampling", open=False, elem_classes="panel"):
         advanced = [make_control(generation[name]) for name in ADVANCED_FIELDS]
-    return [drafting, *answer, system_prompt, *shape, *advanced]
+    controls = [drafting, *answer, system_prompt, *shape, *advanced, overflow]
+    return Panel(
+        controls, dict(zip(NAMES, controls, strict=True)), preset, save_preset, delete_preset
+    )
 
 
 def read_settings(values: Sequence[Any]) -> Settings:
@@ -97,8 +131,7 @@ def read_settings(values: Sequence[Any]) -> Settings:
 
     Raises: ConfigError naming the setting that is wrong.
     """
-    names = ("drafting", *GENERATION_FIELDS, "system_prompt", *TREE_FIELDS, *ADVANCED_FIELDS)
-    given = dict(zip(names, values, strict=True))
+    given = dict(zip(NAMES, values, strict=True))
     generation_values = {name: given[name] for name in (*GENERATION_FIELDS, *ADVANCED_FIELDS)}
     generation_values["logit_bias"] = parse_logit_bias(given["logit_bias"] or "")
     lines = (given["stop"] or "").splitlines()
@@ -112,6 +145,7 @@ def read_settings(values: Sequence[Any]) -> Settings:
         GenerationConfig(**generation_values),
         DraftConfig("eagle" if given["drafting"] else "none", TreeConfig(**tree_values)),
         given["system_prompt"] or "",
+        ChatConfig(given["overflow"]).overflow,
     )
 
 
@@ -150,4 +184,4 @@ def make_control(spec: dataclasses.Field[Any]) -> Any:
     )
 
 
-__all__ = ["Settings", "build_controls", "make_control", "read_settings", "specs"]
+__all__ = ["Panel", "Settings", "build_controls", "make_control", "read_settings", "specs"]

@@ -1,8 +1,8 @@
-"""What happens on send, retry, edit, stop and new chat: a session is asked, its events are drawn.
+"""What happens on send, edit, regenerate, continue and stop: a session is asked, its events are drawn.
 
 An answer runs in a pump's thread; the handler draws the latest transcript about fifteen times a second.
-Leaving the page, Stop and New chat all set the request's cancel event; the engine looks at it before
-every step.
+Leaving the page, Stop and changing the chat all set the request's cancel event; the engine looks at it
+before every step.
 """
 
 from __future__ import annotations
@@ -11,59 +11,34 @@ import asyncio
 import logging
 import threading
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import gradio as gr
 
 from eagle_core.certificate.records import last_certificate
-from eagle_core.errors import ConfigError
+from eagle_core.errors import ConfigError, EagleError, StaleConversation
 from eagle_core.transcript import Transcript
-from eagle_core.ui import render
+from eagle_core.ui import render, view
 from eagle_core.ui.backend import ChatSession, SessionSlot
 from eagle_core.ui.controls import Settings, read_settings
-from eagle_core.ui.markdown import unescaped
+from eagle_core.ui.frames import Frame, busy_box, error_notice, idle_box, notices_html
+from eagle_core.ui.pace import Pace
 from eagle_core.ui.pump import Pump
-from eagle_core.ui.rooms import Room, Rooms, Turn
+from eagle_core.ui.rooms import Room, Rooms, Turn, messages_of
+from eagle_core.ui.writer import AnswerWriter, Plan, begin
 
 logger = logging.getLogger(__name__)
 
-FRAME_S = 1 / 15
 # Figures that change faster than this cannot be read.
 FIGURES_S = 0.24
+# So much of an answer is lost at most when the machine fails.
+SAVE_S = 2.0
 EXAMPLES = (
     "Write a short story about a lighthouse keeper who finds a message in a bottle.",
     "Explain recursion with a small Python example.",
     "List five ways to save energy at home, with one sentence each.",
     "What is the difference between weather and climate?",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """One update of the page; what is left out stays as it is."""
-
-    chat: Any = None
-    channel: Any = None
-    status: Any = None
-    details: Any = None
-    notice: Any = None
-    box: Any = None
-
-    def updates(self) -> tuple[Any, ...]:
-        """Values in the order of the page's outputs."""
-        parts = (self.chat, self.channel, self.status, self.details, self.notice, self.box)
-        return tuple(gr.skip() if part is None else part for part in parts)
-
-
-def idle_box(**changes: Any) -> Any:
-    """The message box, ready to send."""
-    return gr.update(submit_btn=True, stop_btn=False, **changes)
-
-
-def busy_box(**changes: Any) -> Any:
-    """The message box with its Stop button."""
-    return gr.update(submit_btn=False, stop_btn=True, **changes)
 
 
 class Handlers:
@@ -76,43 +51,26 @@ class Handlers:
     async def send(
         self, prompt: str, request: gr.Request, *values: Any
     ) -> AsyncIterator[tuple[Any, ...]]:
-        """Send what is in the message box."""
+        """Send what is in the message box, with the attached files."""
         room = self.rooms.get(tab_of(request))
-        if not prompt.strip():
+        if not prompt.strip() and not room.attachments:
             hint = "Type a message first, then press Enter."
             yield Frame(notice=render.notice_html("info", hint)).updates()
             return
-        turns = [*room.turns, Turn("user", prompt)]
-        async for frame in self._checked_answer(room, turns, prompt, values):
+        plan = Plan(room.leaf, room.prompt_of(prompt), box=prompt, files=tuple(room.attachments))
+        async for frame in self._checked_answer(room, plan, values):
             yield frame.updates()
 
-    async def retry(self, request: gr.Request, *values: Any) -> AsyncIterator[tuple[Any, ...]]:
-        """Answer the latest user message again."""
-        room = self.rooms.get(tab_of(request))
-        turns = list(room.turns)
-        while turns and turns[-1].role == "assistant":
-            turns.pop()
-        if not turns:
-            yield Frame(notice=render.notice_html("info", "There is nothing to retry.")).updates()
-            return
-        async for frame in self._checked_answer(room, turns, None, values):
-            yield frame.updates()
-
-    async def edit(
-        self, edited: gr.EditData, request: gr.Request, *values: Any
+    async def answer(
+        self, event: gr.EventData, request: gr.Request, *values: Any
     ) -> AsyncIterator[tuple[Any, ...]]:
-        """Replace a user message and answer from there."""
+        """Answer again, answer an edited message, or continue an answer, as the page's script says."""
         room = self.rooms.get(tab_of(request))
-        index = edited.index if isinstance(edited.index, int) else edited.index[0]
-        text = plain(str(edited.value), room.turns[index].text) if index < len(room.turns) else ""
-        if not text.strip():
-            message = "An edited message needs some text; nothing was changed."
-            yield Frame(
-                chat=render.chat_value(room.turns), notice=render.notice_html("info", message)
-            ).updates()
+        plan = plan_of(room, event._data or {})
+        if isinstance(plan, str):
+            yield self.frame(room, notice=render.notice_html("info", plan)).updates()
             return
-        turns = [*room.turns[:index], Turn("user", text)]
-        async for frame in self._checked_answer(room, turns, text, values):
+        async for frame in self._checked_answer(room, plan, values):
             yield frame.updates()
 
     async def stop(self, request: gr.Request) -> None:
@@ -122,12 +80,6 @@ class Handlers:
     async def leave(self, request: gr.Request) -> None:
         """A tab was closed or reloaded."""
         self.rooms.stop(tab_of(request))
-
-    async def new_chat(self, request: gr.Request) -> tuple[Any, ...]:
-        """Forget the conversation and start over."""
-        room = self.rooms.get(tab_of(request))
-        room.clear()
-        return new_chat_frame(room).updates()
 
     def poll_opening(self) -> tuple[Any, ...]:
         """Header, notice, message box and timer while the session opens."""
@@ -141,18 +93,33 @@ class Handlers:
         timer = gr.update(active=not opening.has_failed)
         return gr.skip(), render.opening_html(opening), gr.skip(), gr.skip(), timer
 
+    def frame(self, room: Room, settings: Settings | None = None, **parts: Any) -> Frame:
+        """A frame with the whole conversation, its tools, and the context's use if the settings are known."""
+        shown = None
+        session = self.slot.session
+        if session is not None and settings is not None:
+            try:
+                shown = view.measure(session, view.turns_of(room.conversation), settings)
+                room.n_left_out = shown.first
+            except EagleError as error:
+                logger.debug("the chat could not be measured: %s", error.code)
+        state = view.page_state(room, shown, self.rooms.is_written)
+        chat = render.chat_value(view.turns_of(room.conversation))
+        return Frame(**{"chat": chat, "state": state, **parts})
+
+    def library(self, room: Room) -> dict[str, Any]:
+        """The list of conversations."""
+        return view.library_state(room, room.saved.search(room.query))
+
     async def _checked_answer(
-        self, room: Room, turns: list[Turn], prompt: str | None, values: Sequence[Any]
+        self, room: Room, plan: Plan, values: Sequence[Any]
     ) -> AsyncIterator[Frame]:
-        """Answer ``turns`` if the settings are right, the session is open and the room is free."""
+        """Answer if the settings are right, the session is open and the room is free."""
         session = self.slot.session
         try:
             settings = read_settings(values)
         except ConfigError as error:
-            yield Frame(
-                chat=render.chat_value(room.turns),
-                notice=render.notice_html("error", str(error)),
-            )
+            yield self.frame(room, notice=render.notice_html("error", str(error)))
             return
         if session is None or room.is_busy:
             hint = (
@@ -164,71 +131,150 @@ class Handlers:
             )
             yield Frame(notice=render.notice_html("info", hint))
             return
-        async for frame in self._answer(session, room, turns, prompt, settings):
+        cancel = room.cancel = threading.Event()
+        try:
+            writer = await asyncio.to_thread(begin, room, plan, settings, session)
+        except EagleError as error:
+            room.cancel = None
+            if isinstance(error, StaleConversation) and room.conversation is not None:
+                room.show(room.store.load(room.conversation.id))
+            yield self.frame(room, settings, notice=error_notice(error), box=idle_box())
+            return
+        if room.cancel is cancel:
+            writer.enter(room)
+        async for frame in self._answer(session, room, writer, settings, cancel):
             yield frame
 
     async def _answer(
         self,
         session: ChatSession,
         room: Room,
-        turns: list[Turn],
-        prompt: str | None,
+        writer: AnswerWriter,
         settings: Settings,
+        cancel: threading.Event,
     ) -> AsyncIterator[Frame]:
-        before, chat_id, cancel = room.turns, room.chat_id, threading.Event()
-        room.turns, room.cancel = turns, cancel
-        messages = room.messages(settings.system_prompt)
+        messages = messages_of(writer.sent, settings.system_prompt)
         pump = Pump(
             lambda: session.chat(messages, settings.generation, settings.draft, cancel=cancel)
         )
-        artist = Artist(turns, chat_id, session)
+        artist = Artist(writer, room.chat_id, session)
         try:
             pump.start()
-            yield Frame(
-                chat=render.chat_value(turns),
+            yield self.frame(
+                room,
+                settings,
                 status=render.status_html(pump.transcript),
                 notice="",
-                box=busy_box() if prompt is None else busy_box(value=""),
+                box=busy_box() if writer.plan.box is None else busy_box(value=""),
+                library=self.library(room),
             )
-            drawn = pump.transcript
-            while not pump.is_done and room.chat_id == chat_id:
-                await asyncio.sleep(FRAME_S)
-                if pump.transcript is not drawn and room.chat_id == chat_id:
-                    drawn = pump.transcript
-                    yield artist.live_frame(drawn)
-            if room.chat_id == chat_id:
-                yield artist.last_frame(pump.transcript, before, prompt)
+            pace, frame_s = Pace(), 0.0
+            drawn, saved_s = pump.transcript, asyncio.get_running_loop().time()
+            while not pump.is_done and room.cancel is cancel:
+                await asyncio.sleep(pace.next_s(frame_s))
+                if pump.transcript is drawn or room.cancel is not cancel:
+                    continue
+                drawn, begun_s = pump.transcript, asyncio.get_running_loop().time()
+                yield artist.live_frame(drawn)
+                frame_s = asyncio.get_running_loop().time() - begun_s
+                if asyncio.get_running_loop().time() - saved_s > SAVE_S:
+                    saved_s = asyncio.get_running_loop().time()
+                    await asyncio.to_thread(writer.save, drawn)
+            cancel.set()
+            await asyncio.to_thread(pump.join, 5.0)
+            is_shown = room.cancel is cancel
+            self._settle(room, writer, pump.transcript, settings, session, cancel)
+            if is_shown:
+                yield self._last_frame(room, artist, pump.transcript, settings)
             else:
-                yield new_chat_frame(room)
+                # Frames of this answer may still be on their way: what is in view now is drawn after them.
+                yield self.frame(room, settings, library=self.library(room))
         finally:
             cancel.set()
-            if room.chat_id == chat_id:
-                room.turns, room.cancel = artist.turns_after(pump.transcript, before), None
+            if not writer.is_settled:  # the page was closed: keep what has come
+                self._settle(room, writer, pump.transcript, settings, session, cancel)
+
+    def _settle(
+        self,
+        room: Room,
+        writer: AnswerWriter,
+        transcript: Transcript,
+        settings: Settings,
+        session: ChatSession,
+        cancel: threading.Event,
+    ) -> None:
+        """Keep the answer, or take back a request that wrote nothing."""
+        conversation = writer.settle(transcript, session.info, settings.generation.temperature)
+        if room.cancel is cancel:
+            room.cancel = room.writing = None
+            room.conversation = conversation
+
+    def _last_frame(
+        self, room: Room, artist: Artist, transcript: Transcript, settings: Settings
+    ) -> Frame:
+        """The final frame: a request that wrote nothing gives its prompt and files back."""
+        writer = artist.writer
+        gives_back = writer.wrote_nothing and writer.plan.box is not None
+        if gives_back:
+            room.attachments = list(writer.plan.files)
+        notices = notices_html(transcript)
+        if writer.problem is not None:
+            notices += error_notice(writer.problem)
+        return self.frame(
+            room,
+            settings,
+            channel=artist.channel(transcript) if transcript.text else None,
+            status=render.status_html(transcript),
+            details=render.details_html(transcript),
+            notice=notices,
+            box=idle_box(value=writer.plan.box) if gives_back else idle_box(),
+            library=self.library(room),
+        )
+
+
+def plan_of(room: Room, data: dict[str, Any]) -> Plan | str:
+    """What the page's script asks for, or why it cannot be."""
+    conversation = room.conversation
+    messages = {m.id: m for m in conversation.messages} if conversation is not None else {}
+    message = messages.get(str(data.get("message")))
+    if conversation is None or message is None:
+        return "This message is not there any more."
+    match data.get("do"):
+        case "edit" if message.role == "user":
+            text = str(data.get("text", ""))
+            if not text.strip():
+                return "An edited message needs some text; nothing was changed."
+            return Plan(message.parent, text, changes_view=True)
+        case "regenerate" if message.role == "assistant":
+            return Plan(message.parent, changes_view=True)
+        case "regenerate":
+            return Plan(message.id, changes_view=True)
+        case "continue" if message.role == "assistant" and message.id == conversation.active:
+            return Plan(message.parent, continued=message)
+        case _:
+            return "Only the last answer of a chat can be continued."
 
 
 class Artist:
     """Draws one answer: every frame's chat and side channel, and the figures less often."""
 
-    def __init__(self, turns: list[Turn], chat_id: int, session: ChatSession) -> None:
-        self.turns = turns
+    def __init__(self, writer: AnswerWriter, chat_id: int, session: ChatSession) -> None:
+        self.writer = writer
         self.chat_id = chat_id
-        self.index = sum(turn.role == "assistant" for turn in turns)
+        self.turns = writer.turns
+        self.index = sum(turn.role == "assistant" for turn in self.turns)
         self.lines = render.TokenLines(session.token_text)
+        self._rows = render.chat_value(self.turns)
         self._shown_s = -FIGURES_S
-
-    def turns_after(self, transcript: Transcript, before: list[Turn]) -> list[Turn]:
-        """The conversation with the answer; a request that wrote nothing leaves it as it was before."""
-        if not transcript.text:
-            return before
-        return [*self.turns, Turn("assistant", transcript.text)]
 
     def channel(self, transcript: Transcript) -> dict[str, Any] | None:
         """The side channel once there are tokens."""
         if not transcript.tokens:
             return None
         lines = self.lines.update(transcript.tokens)
-        prompt = self.turns[-1].text
-        return render.side_channel(self.chat_id, self.index, prompt, transcript, lines)
+        prompt = self.turns[-1].text if self.turns else ""
+        whole = self.writer.whole(transcript)
+        return render.side_channel(self.chat_id, self.index, prompt, whole, lines)
 
     def live_frame(self, transcript: Transcript) -> Frame:
         """A frame while the answer grows."""
@@ -236,57 +282,14 @@ class Artist:
         has_figures = not transcript.tokens or now_s - self._shown_s >= FIGURES_S
         if has_figures:
             self._shown_s = now_s
+        text = self.writer.whole(transcript).text
+        answer = render.chat_value([Turn("assistant", text)])
         return Frame(
-            chat=render.chat_value(self.turns_after(transcript, [])) if transcript.text else None,
+            chat=[*self._rows, *answer] if transcript.text else None,
             channel=self.channel(transcript),
             status=render.status_html(transcript) if has_figures else None,
             notice=notices_html(transcript) or None,
         )
-
-    def last_frame(self, transcript: Transcript, before: list[Turn], prompt: str | None) -> Frame:
-        """The final frame: a request that wrote nothing gives its prompt back to the message box."""
-        gives_back = not transcript.text and prompt is not None
-        return Frame(
-            chat=render.chat_value(self.turns_after(transcript, before)),
-            channel=self.channel(transcript) if transcript.text else None,
-            status=render.status_html(transcript),
-            details=render.details_html(transcript),
-            notice=notices_html(transcript),
-            box=idle_box(value=prompt) if gives_back else idle_box(),
-        )
-
-
-def new_chat_frame(room: Room) -> Frame:
-    """The page after New chat; a dropped answer draws it again, over its own frames still on their way."""
-    if room.turns:
-        return Frame(chat=render.chat_value(room.turns))
-    return Frame(
-        chat=[],
-        channel=render.empty_channel(room.chat_id),
-        status=render.status_html(None),
-        details=render.details_html(None),
-        notice="",
-        box=idle_box(),
-    )
-
-
-def notices_html(transcript: Transcript) -> str:
-    """What the user should know about a request: the engine's notices, and how it failed."""
-    parts = [render.notice_html(notice.level, notice.message) for notice in transcript.notices]
-    if transcript.error is not None:
-        parts.append(render.notice_html("error", transcript.error.message, transcript.error.hint))
-    elif transcript.is_over and not transcript.text:
-        was_stopped = transcript.finish_reason == "cancelled"
-        message = (
-            "Stopped before the answer began." if was_stopped else "The model answered nothing."
-        )
-        parts.append(render.notice_html("info", message, "Your message is back in the box."))
-    return "".join(parts)
-
-
-def plain(edited: str, original: str) -> str:
-    """An edited message as typed: the page offers the escaped form for editing."""
-    return edited if "&lt;" in original or "&#33;" in original else unescaped(edited)
 
 
 def tab_of(request: gr.Request) -> str:

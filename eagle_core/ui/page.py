@@ -30,9 +30,9 @@ CONTENT_POLICY = "; ".join(
         "frame-ancestors 'none'",
     )
 )
-STYLES = ("ui.css", "tokens.css")
+STYLES = ("ui.css", "tokens.css", "chat.css")
 # In this order: each uses what those before it define.
-SCRIPTS = ("calm.js", "align.js", "color.js", "tokens.js", "overlay.js")
+SCRIPTS = ("calm.js", "align.js", "color.js", "tokens.js", "overlay.js", "chat.js")
 SYSTEM_FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "sans-serif"]
 MONO_FONTS = [
     "ui-monospace",
@@ -97,13 +97,12 @@ def head() -> str:
 
     Not Gradio's ``css`` argument: that one puts every rule below the app's container.
     """
-    styles = (f"<style>{asset_text(name)}</style>" for name in STYLES)
-    scripts = (f"<script>{asset_text(name)}</script>" for name in SCRIPTS)
-    return "".join((*styles, *scripts))
+    styles = "".join(f"<style>{text_of(name)}</style>" for name in STYLES)
+    return styles + "".join(f"<script>{text_of(name)}</script>" for name in SCRIPTS)
 
 
-def asset_text(name: str) -> str:
-    """A text file among the assets."""
+def text_of(name: str) -> str:
+    """An asset's text."""
     return asset_path(name).read_text(encoding="utf-8")
 
 

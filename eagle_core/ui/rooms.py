@@ -1,11 +1,15 @@
-"""Conversations, one per browser tab, kept on the server: what the page shows is never read back."""
+"""What each browser tab looks at, kept on the server: what the page shows is never read back."""
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
+
+from eagle_core.history import Conversation, HistoryStore, SqliteHistory
+from eagle_core.ui.attachments import Attachment, with_attachments
 
 if TYPE_CHECKING:
     from eagle_core.session import Message
@@ -23,53 +27,104 @@ class Turn:
 
 @dataclass(slots=True)
 class Room:
-    """One tab's conversation. ``cancel`` belongs to the answer in progress; ``chat_id`` counts the chats."""
+    """One tab. ``cancel`` belongs to the answer in progress; ``chat_id`` counts what was brought into view.
 
-    turns: list[Turn] = field(default_factory=list)
+    ``saved`` keeps chats; a private chat has a store of its own that nothing else sees and nothing writes.
+    ``n_left_out`` messages of the conversation were not sent, because the context is full.
+    """
+
+    saved: HistoryStore
+    private: HistoryStore | None = None
+    conversation: Conversation | None = None
     chat_id: int = 0
     cancel: threading.Event | None = None
+    writing: str | None = None
+    attachments: list[Attachment] = field(default_factory=list)
+    n_left_out: int = 0
+    query: str = ""
+
+    @property
+    def store(self) -> HistoryStore:
+        """Where this tab's chat is kept."""
+        return self.private if self.private is not None else self.saved
 
     @property
     def is_busy(self) -> bool:
         """Whether an answer is in progress."""
         return self.cancel is not None
 
+    @property
+    def turns(self) -> list[Turn]:
+        """The messages in view."""
+        path = self.conversation.path if self.conversation is not None else ()
+        return [Turn(message.role, message.text) for message in path]
+
+    @property
+    def leaf(self) -> str | None:
+        """The last message in view."""
+        return self.conversation.active if self.conversation is not None else None
+
     def stop(self) -> None:
         """Ask the answer in progress to end."""
         if self.cancel is not None:
             self.cancel.set()
 
-    def clear(self) -> None:
-        """Start a new chat; an answer in progress ends and is dropped."""
+    def show(self, conversation: Conversation | None) -> None:
+        """Bring a conversation or an empty page into view; an answer in progress ends and keeps its text."""
         self.stop()
         self.cancel = None
-        self.turns = []
+        self.conversation = conversation
+        self.n_left_out = 0
         self.chat_id += 1
 
-    def messages(self, system_prompt: str) -> list[Message]:
-        """The conversation for the model, after the system prompt if there is one."""
-        turns: list[Message] = [{"role": turn.role, "content": turn.text} for turn in self.turns]
-        if system_prompt.strip():
-            return [{"role": "system", "content": system_prompt}, *turns]
-        return turns
+    def set_private(self, is_private: bool) -> None:
+        """Start a new chat that is kept nowhere, or one that is kept again."""
+        self.show(None)
+        if self.private is not None:
+            self.private.close()
+        self.private = SqliteHistory(None) if is_private else None
+
+    def prompt_of(self, text: str) -> str:
+        """What is sent for a typed message: the attached files come before it."""
+        return with_attachments(text, self.attachments)
+
+
+def messages_of(turns: list[Turn], system_prompt: str) -> list[Message]:
+    """The turns for the model, after the system prompt if there is one."""
+    messages: list[Message] = [{"role": turn.role, "content": turn.text} for turn in turns]
+    if system_prompt.strip():
+        return [{"role": "system", "content": system_prompt}, *messages]
+    return messages
 
 
 class Rooms:
-    """The rooms by tab id, the longest unused dropped beyond ``MAX_ROOMS``."""
+    """The rooms by tab id, the longest unused dropped beyond ``MAX_ROOMS``.
 
-    def __init__(self) -> None:
+    Args: store_for_tab: gives a new tab the place where its chats are kept; one and the same on a machine of
+        one's own, one for each tab where strangers share the app.
+    """
+
+    def __init__(self, store_for_tab: Callable[[], HistoryStore]) -> None:
+        self._store_for_tab = store_for_tab
         self._rooms: OrderedDict[str, Room] = OrderedDict()
         self._lock = threading.Lock()
 
     def get(self, tab: str) -> Room:
         """The tab's room, made on the first call."""
         with self._lock:
-            room = self._rooms.setdefault(tab, Room())
+            room = self._rooms.get(tab)
+            if room is None:
+                room = self._rooms[tab] = Room(self._store_for_tab())
             self._rooms.move_to_end(tab)
             idle = [key for key, other in self._rooms.items() if not other.is_busy and key != tab]
             for key in idle[: max(len(self._rooms) - MAX_ROOMS, 0)]:
                 del self._rooms[key]
             return room
+
+    def is_written(self, message_id: str) -> bool:
+        """Whether some tab is writing this answer right now."""
+        with self._lock:
+            return any(room.writing == message_id for room in self._rooms.values())
 
     def stop(self, tab: str) -> None:
         """Stop the tab's answer, if there is one. The conversation stays: a sleeping phone comes back."""
@@ -86,4 +141,4 @@ class Rooms:
             room.stop()
 
 
-__all__ = ["MAX_ROOMS", "Room", "Rooms", "Turn"]
+__all__ = ["MAX_ROOMS", "Room", "Rooms", "Turn", "messages_of"]

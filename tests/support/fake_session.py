@@ -45,13 +45,22 @@ class FakeInfo:
 class FakeSession:
     """Answers from ``answers`` (prompt to text) or ``default``; tokens are pieces of 1 to 4 characters.
 
-    Every third step accepts nothing, the others two or three drafted tokens.
+    Every third step accepts nothing, the others two or three drafted tokens. ``prefill_s`` is how long a
+    prompt takes to read, in chunks between which Stop is seen. The last message of a chat picks the answer;
+    if it is the assistant's, ``continued`` is what comes after it.
     """
 
     def __init__(
-        self, answers: dict[str, str] | None = None, default: str = "Hello!", step_s: float = 0.01
+        self,
+        answers: dict[str, str] | None = None,
+        default: str = "Hello!",
+        step_s: float = 0.01,
+        prefill_s: float = 0.0,
+        context_length: int = CONTEXT_LENGTH,
     ) -> None:
-        self.info = FakeInfo()
+        self.info = FakeInfo(context_length=context_length)
+        self.prefill_s = prefill_s
+        self.continued = " And so on."
         self.answers = answers or {}
         self.default = default
         self.step_s = step_s
@@ -62,6 +71,9 @@ class FakeSession:
         self._turn = threading.Condition()
         self._waiting: list[object] = []
         self._pieces: dict[int, str] = {}
+
+    def count_tokens(self, messages: Sequence[Any]) -> int:
+        return sum(4 + len(message["content"]) // 4 for message in messages)
 
     def token_text(self, token_id: int) -> str:
         return self._pieces[token_id]
@@ -100,7 +112,7 @@ class FakeSession:
             self.is_busy = True
             self.seen.append([dict(message) for message in messages])
             self.generations.append((generation, draft))
-            yield from self._answer(str(messages[-1]["content"]), generation, draft, cancel)
+            yield from self._answer(messages[-1], generation, draft, cancel)
         finally:
             with self._turn:
                 self._waiting.remove(ticket)
@@ -109,8 +121,13 @@ class FakeSession:
             self.freed_at = time.monotonic()
 
     def _answer(
-        self, prompt: str, generation: GenerationConfig, draft: DraftConfig, cancel: threading.Event
+        self,
+        last: dict[str, Any],
+        generation: GenerationConfig,
+        draft: DraftConfig,
+        cancel: threading.Event,
     ) -> Iterator[Event]:
+        prompt = str(last["content"])
         if len(prompt) > MAX_PROMPT:
             yield Failed(
                 "context-overflow",
@@ -119,13 +136,27 @@ class FakeSession:
             )
             return
         text = self.answers.get(prompt, self.default)
+        if last["role"] == "assistant":
+            text = self.continued
         n_prompt = max(len(prompt) // 4, 1)
         yield Started(
-            n_prompt, 0, CONTEXT_LENGTH, draft.drafter, generation.acceptance, generation.seed
+            n_prompt,
+            0,
+            self.info.context_length,
+            draft.drafter,
+            generation.acceptance,
+            generation.seed,
         )
         start, stats, ids = time.monotonic(), StatsBuilder(), []
-        yield PrefillProgress(n_prompt, n_prompt)
         reason: FinishReason = "eos"
+        while time.monotonic() - start < self.prefill_s:
+            share = (time.monotonic() - start) / self.prefill_s
+            yield PrefillProgress(int(n_prompt * share), n_prompt)
+            if cancel.is_set():
+                yield finished("cancelled", n_prompt, (), stats, time.monotonic() - start)
+                return
+            time.sleep(0.02)
+        yield PrefillProgress(n_prompt, n_prompt)
         for index, group in enumerate(grouped(pieces(text), draft.drafter != "none")):
             if cancel.is_set():
                 reason = "cancelled"

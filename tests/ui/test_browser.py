@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from eagle_core.history import SqliteHistory
 from eagle_core.ui import launch
 from tests.support.fake_session import FakeSession
 from tests.support.nasty_markdown import ATTACK, CORPUS
@@ -48,7 +49,8 @@ def session() -> FakeSession:
 
 @pytest.fixture(scope="module")
 def url(session: FakeSession) -> Iterator[str]:
-    app = launch(session, open_browser=False, prevent_thread_lock=True)  # type: ignore[arg-type]
+    history = SqliteHistory(None)
+    app = launch(session, open_browser=False, prevent_thread_lock=True, history=history)  # type: ignore[arg-type]
     yield app.local_url
     app.close()
 
@@ -90,6 +92,7 @@ def wait_done(page: Any, n_answers: int = 1) -> None:
         arg=["#chat .message.bot[data-footer]:not([data-footer=''])", n_answers],
     )
     page.wait_for_selector("#box .submit-button")
+    page.wait_for_function("!window.eaglePage.peek().is_busy")
     page.wait_for_timeout(150)
 
 
@@ -115,8 +118,8 @@ def test_an_answer_is_colored_and_measured(open_page: Any, session: FakeSession)
     assert n_painted(page) == answer["nRanges"] > 5
     assert page.locator("#chat .md code.language-python").count() == 1
     assert page.locator("#chat .md span.token-d").count() == 0
-    assert "tok/s" in page.inner_text("#status")
-    assert "tokens per step" in page.inner_text("#status")
+    assert "tok/s" in page.inner_text("#chat .stats")
+    assert "τ" in page.inner_text("#chat .stats")
     footer = page.locator("#chat .message.bot").get_attribute("data-footer")
     assert footer.endswith("complete")
     page.uncheck("#views [data-colors]")
@@ -150,6 +153,7 @@ def test_live_figures_and_stop(open_page: Any, session: FakeSession) -> None:
     send(page, "long")
     page.wait_for_selector("#status .figure.now >> text=tok/s now")
     page.wait_for_function("CSS.highlights.has('eagle-draft')")
+    page.click("[data-drawer=settings]")
     page.fill("#seed input", "3")  # settings stay usable while an answer streams
     started_s = time.monotonic()
     page.click("#box .stop-button")
@@ -217,12 +221,12 @@ def test_new_chat_while_streaming(open_page: Any, session: FakeSession) -> None:
     assert len(session.seen[-1]) == 1
 
 
-def test_retry_and_edit(open_page: Any, session: FakeSession) -> None:
+def test_regenerate(open_page: Any, session: FakeSession) -> None:
     page = open_page()
     send(page, "plain")
     wait_done(page)
     n_requests = len(session.seen)
-    page.click("#chat button[aria-label=Retry]")
+    page.click("#chat .bot-row [aria-label=Regenerate]")
     page.wait_for_function("document.querySelector('#status').innerText.includes('Done')")
     wait_done(page)
     while len(session.seen) == n_requests:
@@ -311,7 +315,7 @@ def test_dark_and_narrow(open_page: Any) -> None:
     page.set_viewport_size({"width": 390, "height": 844})
     page.reload()
     page.wait_for_selector(f"{BOX}:not([disabled])")
-    page.wait_for_function("!document.querySelector('.sidebar.open')")
+    page.wait_for_function("document.body.dataset.chats === 'closed'")
     send(page, "table")
     wait_done(page)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
@@ -330,7 +334,8 @@ def test_loading_is_shown_and_failure_explained(browser: Any) -> None:
         seen.wait(60)
         raise DownloadError("the download failed", hint="Check the connection and start again.")
 
-    app = launch(open_slowly, open_browser=False, prevent_thread_lock=True)
+    history = SqliteHistory(None)
+    app = launch(open_slowly, open_browser=False, prevent_thread_lock=True, history=history)
     page = browser.new_page()
     try:
         page.goto(app.local_url)
@@ -353,12 +358,14 @@ def test_the_default_model_answers(browser: Any) -> None:
         session = Session.open(LoadConfig(offline=True))
     except EagleError as error:
         pytest.skip(f"the default model is not on this machine: {error.message}")
-    app = launch(session, open_browser=False, prevent_thread_lock=True)
+    history = SqliteHistory(None)
+    app = launch(session, open_browser=False, prevent_thread_lock=True, history=history)
     page = browser.new_page()
     page.set_default_timeout(120_000)
     try:
         page.goto(app.local_url)
         page.wait_for_selector(f"{BOX}:not([disabled])")
+        page.click("[data-drawer=settings]")
         page.fill("#max-new-tokens input", "48")
         send(page, "What is the capital of France?")
         wait_done(page)

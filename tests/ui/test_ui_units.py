@@ -20,6 +20,7 @@ from starlette.testclient import TestClient
 from eagle_core.config import DraftConfig, GenerationConfig, TreeConfig
 from eagle_core.errors import ConfigError, DownloadError
 from eagle_core.events import DownloadProgress, Event, LoadProgress, Span
+from eagle_core.history import SqliteHistory
 from eagle_core.transcript import SeenToken, Transcript
 from eagle_core.ui import controls, page, render
 from eagle_core.ui.app import free_port
@@ -27,8 +28,9 @@ from eagle_core.ui.backend import SessionSlot
 from eagle_core.ui.controls import read_settings
 from eagle_core.ui.handlers import Handlers
 from eagle_core.ui.markdown import safe_markdown, unescaped
+from eagle_core.ui.pace import FASTEST_S, SLOWEST_S, Pace, QuietBlocks
 from eagle_core.ui.pump import Pump
-from eagle_core.ui.rooms import MAX_ROOMS, Rooms, Turn
+from eagle_core.ui.rooms import MAX_ROOMS, Rooms, Turn, messages_of
 from tests.support.fake_session import FakeSession
 
 TREE = TreeConfig()
@@ -36,7 +38,7 @@ TREE = TreeConfig()
 ADVANCED = (0, 0.0, 1.0, 0.0, 0.0, 0, "", "", "auto", False)
 DEFAULTS = (
     True, 0.0, 1.0, 0, 512, "", TREE.policy, TREE.depth, TREE.branching, TREE.size, TREE.lookup, "",
-    *ADVANCED,
+    *ADVANCED, "drop",
 )  # fmt: skip
 
 
@@ -105,18 +107,19 @@ def test_settings_default_to_the_configs() -> None:
 
 
 def test_settings_are_read() -> None:
-    shown = (False, 0.7, 0.9, 3, 64, "Be brief.", "static", 2, 3, 9, 5, "0 1 00", *ADVANCED)
+    shown = (False, 0.7, 0.9, 3, 64, "Be brief.", "static", 2, 3, 9, 5, "0 1 00", *ADVANCED, "stop")
     settings = read_settings(shown)
     assert settings.generation == GenerationConfig(64, 0.7, 0.9, 3)
     assert settings.draft == DraftConfig(
         "none", TreeConfig("static", 2, 3, 9, ((0,), (1,), (0, 0)), 5)
     )
     assert settings.system_prompt == "Be brief."
+    assert settings.overflow == "stop"
 
 
 def test_advanced_settings_are_read() -> None:
     advanced = (40, 0.05, 1.2, 0.5, -0.5, 8, "7:-5 3:2.5", "END\n\\n\\n\n", "sampling", True)
-    assert read_settings((*DEFAULTS[:-10], *advanced)).generation == GenerationConfig(
+    assert read_settings((*DEFAULTS[:-11], *advanced, "drop")).generation == GenerationConfig(
         top_k=40, min_p=0.05, repetition_penalty=1.2, presence_penalty=0.5, frequency_penalty=-0.5,
         min_new_tokens=8, logit_bias={7: -5, 3: 2.5}, stop=("END", "\n\n"), rule="sampling",
         with_replacement=True,
@@ -146,8 +149,10 @@ def test_wrong_settings_name_themselves(position: int, value: object, word: str)
 
 
 def test_rooms_keep_tabs_apart_and_forget_the_oldest() -> None:
-    rooms = Rooms()
-    rooms.get("a").turns = [Turn("user", "hello")]
+    rooms = Rooms(lambda: SqliteHistory(None))
+    store = rooms.get("a").store
+    rooms.get("a").conversation = store.append(store.create(), None, "user", "hello")
+    assert rooms.get("a").turns == [Turn("user", "hello")]
     assert rooms.get("b").turns == []
     rooms.get("busy").cancel = threading.Event()
     for number in range(MAX_ROOMS):
@@ -157,10 +162,9 @@ def test_rooms_keep_tabs_apart_and_forget_the_oldest() -> None:
 
 
 def test_system_prompt_comes_first() -> None:
-    room = Rooms().get("a")
-    room.turns = [Turn("user", "hi")]
-    assert room.messages("  ") == [{"role": "user", "content": "hi"}]
-    assert room.messages("S")[0] == {"role": "system", "content": "S"}
+    turns = [Turn("user", "hi")]
+    assert messages_of(turns, "  ") == [{"role": "user", "content": "hi"}]
+    assert messages_of(turns, "S")[0] == {"role": "system", "content": "S"}
 
 
 def test_pump_turns_a_broken_stream_into_a_failure() -> None:
@@ -246,7 +250,7 @@ def tab(name: str) -> Any:
 
 
 def handlers_on(session: FakeSession) -> Handlers:
-    return Handlers(SessionSlot(session), Rooms())  # type: ignore[arg-type]
+    return Handlers(SessionSlot(session), Rooms(lambda: SqliteHistory(None)))  # type: ignore[arg-type]
 
 
 async def collect(frames: AsyncIterator[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
@@ -303,7 +307,7 @@ def test_a_prompt_that_is_too_long_comes_back() -> None:
 
 def test_wrong_settings_become_a_notice() -> None:
     session = FakeSession()
-    frames = run(handlers_on(session).send("hi", tab("a"), *DEFAULTS[:-1], "0 zz"))
+    frames = run(handlers_on(session).send("hi", tab("a"), *DEFAULTS[:11], "0 zz", *DEFAULTS[12:]))
     assert "zz" in frames[0][4]
     assert session.seen == []
 
@@ -347,27 +351,6 @@ def test_a_closed_page_frees_the_engine() -> None:
     assert not handlers.rooms.get("a").is_busy
 
 
-def test_retry_replaces_the_latest_answer() -> None:
-    session = FakeSession({"hi": "first"})
-    handlers = handlers_on(session)
-    run(handlers.send("hi", tab("a"), *DEFAULTS))
-    session.answers["hi"] = "second"
-    run(handlers.retry(tab("a"), *DEFAULTS))
-    assert [turn.text for turn in handlers.rooms.get("a").turns] == ["hi", "second"]
-    frames = run(handlers.retry(tab("b"), *DEFAULTS))
-    assert "nothing to retry" in frames[0][4]
-
-
-def test_edit_answers_from_there() -> None:
-    session = FakeSession({"<b>?": "one", "<i>?": "two"}, default="other")
-    handlers = handlers_on(session)
-    run(handlers.send("<b>?", tab("a"), *DEFAULTS))
-    run(handlers.send("more", tab("a"), *DEFAULTS))
-    edited = gr.EditData(None, {"index": 0, "previous_value": "&lt;b>?", "value": "&lt;i>?"})
-    run(handlers.edit(edited, tab("a"), *DEFAULTS))
-    assert [turn.text for turn in handlers.rooms.get("a").turns] == ["<i>?", "two"]
-
-
 def test_tabs_wait_for_each_other_and_never_mix() -> None:
     session = FakeSession({"one": "first " * 30, "two": "second"}, step_s=0.01)
     handlers = handlers_on(session)
@@ -384,24 +367,6 @@ def test_tabs_wait_for_each_other_and_never_mix() -> None:
     assert [turn.text for turn in handlers.rooms.get("a").turns] == ["one", "first " * 30]
     assert [turn.text for turn in handlers.rooms.get("b").turns] == ["two", "second"]
     assert [len(seen) for seen in session.seen] == [1, 1]
-
-
-def test_a_new_chat_drops_the_answer_in_progress() -> None:
-    session = FakeSession(default="word " * 200, step_s=0.02)
-    handlers = handlers_on(session)
-
-    async def scenario() -> list[tuple[Any, ...]]:
-        frames = []
-        async for frame in handlers.send("hi", tab("a"), *DEFAULTS):
-            frames.append(frame)
-            if len(frames) == 4:
-                cleared = await handlers.new_chat(tab("a"))
-                assert cleared[0] == []
-        return frames
-
-    frames = asyncio.run(scenario())
-    assert len(frames) <= 5
-    assert handlers.rooms.get("a").turns == []
 
 
 def test_a_second_send_in_one_tab_waits_for_the_user() -> None:
@@ -431,7 +396,7 @@ def test_details_show_depths_and_times() -> None:
 
 def test_loading_is_polled_until_ready() -> None:
     slot = SessionSlot()
-    handlers = Handlers(slot, Rooms())
+    handlers = Handlers(slot, Rooms(lambda: SqliteHistory(None)))
     frames = run(handlers.send("hi", tab("a"), *DEFAULTS))
     assert "still loading" in frames[0][4]
     assert handlers.poll_opening()[-1]["active"]
@@ -450,3 +415,39 @@ def test_events_type_is_complete() -> None:
     )
     assert type(events[0]).__name__ == "Started"
     assert type(events[-1]).__name__ == "Finished"
+
+
+def test_frames_are_fewer_when_they_take_long() -> None:
+    pace = Pace()
+    assert pace.next_s(0.0) == FASTEST_S
+    assert pace.next_s(0.001) == FASTEST_S
+    waits = [pace.next_s(0.03) for _ in range(20)]
+    assert waits == sorted(waits)
+    assert waits[-1] == pytest.approx(0.2, rel=0.01)  # 30 ms are 15% of 200 ms
+    assert [pace.next_s(1.0) for _ in range(20)][-1] == SLOWEST_S
+
+
+def test_a_skipped_output_is_not_built_anew() -> None:
+    built: list[str] = []
+
+    class Counted(gr.HTML):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            built.append("HTML")
+            super().__init__(*args, **kwargs)
+
+    async def scenario() -> None:
+        with QuietBlocks() as app:
+            outputs = [Counted("a"), Counted("b"), Counted("c")]
+            gr.Button().click(lambda: None, None, outputs)
+        (block_fn,) = app.fns.values()
+        built.clear()
+        skip, change = gr.skip(), app.postprocess_data
+        assert await change(block_fn, [skip, "new", skip], None) == [skip, "new", skip]
+        assert await change(block_fn, [skip, skip, skip], None) == [skip, skip, skip]
+        assert await change(block_fn, ["x", "y", "z"], None) == ["x", "y", "z"]
+        assert built == []
+        changed = await change(block_fn, [skip, gr.update(visible=False), "z"], None)
+        assert changed == [skip, {"__type__": "update", "visible": False}, "z"]
+        assert built == ["HTML"]
+
+    asyncio.run(scenario())

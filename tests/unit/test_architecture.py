@@ -22,7 +22,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("stats",),
     ("events",),
     ("transcript", "assets", "catalog", "folders", "queueing"),
-    ("kernels",),
+    ("kernels", "history", "context"),
     ("tree", "sampling", "processors"),
     ("drafters.base", "verify", "cache", "convert_gguf", "hub", "packing", "lookup"),
     ("target", "default_model"),
