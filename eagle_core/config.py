@@ -374,7 +374,8 @@ class LoadConfig:
     )  # fmt: skip
     offline: bool = setting(False, "Use only what is already on this machine.")
     reproducible: bool = setting(
-        True, "In bfloat16 on a CPU: the same answer with and without drafting, for a little speed."
+        True,
+        "In 16 bits: the same answer with and without drafting, where the device allows it.",
     )
 
     def __post_init__(self) -> None:

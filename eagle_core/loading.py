@@ -51,12 +51,17 @@ MEMORY_MESSAGES = ("out of memory", "can't allocate memory", "not enough memory"
 
 @dataclass(frozen=True, slots=True)
 class LoadedBase:
-    """A base model in evaluation mode on its device. ``name`` is how the user called it."""
+    """A base model in evaluation mode on its device.
+
+    ``name`` is how the user called it, ``reproducible`` whether a row shall be computed alike alone and
+    beside others.
+    """
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     name: str
     context_length: int
+    reproducible: bool = True
 
 
 def load_base(config: LoadConfig, on_event: OnEvent = ignore_event) -> LoadedBase:
@@ -80,10 +85,8 @@ def load_base(config: LoadConfig, on_event: OnEvent = ignore_event) -> LoadedBas
     model.requires_grad_(False)
     if device.type == "cpu":
         with memory_errors(config.base):
-            if model.dtype == torch.bfloat16 and config.reproducible:
-                use_rows_attention(model)
             pack_if_it_fits(model, on_event)
-    return LoadedBase(model, tokenizer, config.base, context_length)
+    return LoadedBase(model, tokenizer, config.base, context_length, config.reproducible)
 
 
 def check_config(folder: Path) -> dict[str, Any]:

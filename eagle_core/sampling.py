@@ -185,6 +185,28 @@ def _arrivals(probabilities: Tensor, noise: Tensor, tokens: Tensor | None = None
     return -torch.log1p(-uniform)  # [R, V] f32, exponential
 
 
+def race_lead(
+    logits: Tensor, noise: Tensor, first: int, second: int, config: GenerationConfig
+) -> float | None:
+    """How far ahead token ``first`` of ``second`` is where a token is chosen, in logits.
+
+    At temperature 0 that is the difference of their logits; above it their difference in the race of
+    :func:`race`: T * (log(p / E) of the first - that of the second).
+
+    Args: logits: [1, V]; noise: [1] f32, the position's.
+    Returns: None where a cut (top-k, top-p, min-p) leaves one of them no probability.
+    """
+    pair = torch.tensor([[first, second]], device=logits.device)  # [1, 2]
+    scores = logits.float().gather(1, pair)[0]  # [2]
+    if config.temperature == 0:
+        return float(scores[0] - scores[1])
+    chances = to_probabilities(logits, config).gather(1, pair)  # [1, 2]
+    if not bool((chances > 0).all()):
+        return None
+    times = _arrivals(chances, noise.to(logits.device), pair)[0]  # [2]
+    return float(scores[0] - scores[1] - config.temperature * (times[0] / times[1]).log())
+
+
 def draw_candidates(
     probabilities: Tensor, noise: Tensor, n_draws: int, *, with_replacement: bool
 ) -> Tensor:
@@ -309,6 +331,7 @@ __all__ = [
     "draw_in_rounds",
     "position_noise",
     "race",
+    "race_lead",
     "stream_noise",
     "to_probabilities",
 ]

@@ -10,6 +10,7 @@ import dataclasses
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypedDict
@@ -17,6 +18,7 @@ from typing import Any, Literal, TypedDict
 from jinja2.exceptions import TemplateError
 
 from eagle_core.config import DraftConfig, GenerationConfig, LoadConfig
+from eagle_core.differences import Difference
 from eagle_core.drafters.base import Drafter
 from eagle_core.drafters.eagle import EagleDrafter
 from eagle_core.drafters.ngram import NgramDrafter
@@ -39,7 +41,8 @@ from eagle_core.loading import LoadedBase, is_memory_error, load_base
 from eagle_core.loading_head import head_source, load_head
 from eagle_core.packing import pack_layers
 from eagle_core.queueing import TicketQueue
-from eagle_core.selftest import Drafting, self_test
+from eagle_core.rounding import explain_difference
+from eagle_core.selftest import Drafting, rounding_reason, self_test
 from eagle_core.stats import Stats
 from eagle_core.stops import StopStrings
 from eagle_core.target import Target
@@ -63,6 +66,8 @@ class SessionInfo:
     """What is loaded.
 
     ``drafting`` is what the self-test found the base able to check, ``drafting_reason`` why no trees.
+    ``rounding_reason`` says why answers with and without drafting may part, "" where they cannot;
+    ``reproducible`` is whether rows are computed so that they do not, where there is a choice.
     """
 
     base: str
@@ -74,6 +79,8 @@ class SessionInfo:
     n_head_parameters: int
     drafting: Drafting = "tree"
     drafting_reason: str = ""
+    reproducible: bool = True
+    rounding_reason: str = ""
 
 
 class Session:
@@ -96,6 +103,7 @@ class Session:
     ) -> None:
         self._tokenizer: Any = base.tokenizer
         self._target = Target(base.model, base.context_length)
+        self._target.set_reproducible(base.reproducible)
         test = self_test(self._target)
         logger.info("self-test: %s", test)
         if test.reason and on_event is not None:
@@ -121,6 +129,8 @@ class Session:
             n_head_parameters=sum(p.numel() for p in head.parameters()) if head is not None else 0,
             drafting=test.drafting,
             drafting_reason=test.reason,
+            reproducible=base.reproducible,
+            rounding_reason=rounding_reason(self._target, test),
         )
 
     @classmethod
@@ -147,6 +157,11 @@ class Session:
     def target(self) -> Target:
         """The base model as the loop sees it."""
         return self._target
+
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        """Tokens that end an answer."""
+        return self._eos_ids
 
     def encode(self, text: str) -> list[int]:
         """Token ids of plain text, without a chat template."""
@@ -238,11 +253,51 @@ class Session:
 
     def forget(self) -> None:
         """Drop the cached prompt, so that the next request reads its whole prompt anew."""
+        with self._turn():
+            self._reset()
+
+    def explain_difference(
+        self,
+        prompt_ids: Sequence[int],
+        plain: Sequence[int],
+        drafted: Sequence[int],
+        generation: GenerationConfig,
+    ) -> Difference | None:
+        """Where two answers to a prompt part, and whether it is a rounding tie; None when they are the same.
+
+        For the rules greedy and match, under which they should be the same. Waits for its turn.
+        Args: plain, drafted: ids of the answer without and with drafting.
+        """
+        with self._turn():
+            return explain_difference(
+                self._target, prompt_ids, plain, drafted, generation, self._eos_ids
+            )
+
+    def set_reproducible(self, is_on: bool) -> None:
+        """Compute rows alike alone and beside others, or not; what is cached is read again. Waits its turn.
+
+        ``info`` says afterwards whether answers may part. Without effect in float32.
+        """
+        with self._turn():
+            self._target.set_reproducible(is_on)
+            test = self_test(self._target)
+            self._reset()
+            self.info = dataclasses.replace(
+                self.info,
+                drafting=test.drafting,
+                drafting_reason=test.reason,
+                reproducible=is_on,
+                rounding_reason=rounding_reason(self._target, test),
+            )
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """The engine for oneself, after everybody who came before."""
         ticket = self._queue.enter()
         try:
             while self._queue.wait(ticket, POLL_S):
                 pass
-            self._reset()
+            yield
         finally:
             self._queue.leave(ticket)
 

@@ -20,10 +20,15 @@ from transformers import DynamicCache, PreTrainedModel
 from eagle_core.cache import KVCache, StateCache
 from eagle_core.errors import ConfigError, ModelError
 from eagle_core.kernels.attention import NAME as ROWS_ATTENTION
-from eagle_core.kernels.attention import uses_rows_attention
+from eagle_core.kernels.attention import (
+    set_attention,
+    use_rows_attention,
+    uses_rows_attention,
+)
 from eagle_core.kernels.tape import TapeDeck
 from eagle_core.tree import DraftTree
 
+MIN_CPU_ROWS, MIN_DEVICE_ROWS = 2, 32  # rows of a reproducible forward in 16 bits
 DEFAULT_CONTEXT_LENGTH = 8192  # longest context when none is asked for; long caches cost memory
 _KNOWN_LAYERS = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
 _FIXED_ROPES = frozenset({"default", "linear", "llama3", "yarn"})
@@ -71,9 +76,33 @@ class Target:
         self._lm_head = _module(model, "get_output_embeddings")
         self._decoder = _module(model, "get_decoder")
         self._mask = _MaskBuffer(self.dtype, self.device)
+        self.set_reproducible(uses_rows_attention(self._config))
+
+    def set_reproducible(self, is_on: bool) -> None:
+        """Compute a row alike alone and beside others, as far as that can be done here; 16 bits only.
+
+        On the CPU attention goes by positions, in float32, and no row is computed alone: products of one
+        row round differently there. On an accelerator every forward has at least as many rows as a small
+        tree, since the library chooses its products by their count. Whether that is enough, the self-test
+        measures. In float32 nothing changes. What is cached must be dropped by the caller.
+        """
+        is_coarse = self.dtype in (torch.bfloat16, torch.float16)
+        is_on = is_on and not self.has_state
+        if is_coarse and self.device.type == "cpu":
+            if is_on:
+                use_rows_attention(self.model)
+            else:
+                set_attention(self.model, ROWS_ATTENTION, "sdpa")
+            is_on = uses_rows_attention(self._config)
+        self._min_rows = 1
+        if is_coarse and is_on:
+            self._min_rows = MIN_CPU_ROWS if self.device.type == "cpu" else MIN_DEVICE_ROWS
         self._tapes = TapeDeck(self._plain) if _can_be_recorded(self._config) else None
-        is_bfloat16 = self.dtype == torch.bfloat16
-        self._pads_rows = uses_rows_attention(self._config) and is_bfloat16 and not self.has_state
+
+    @property
+    def is_reproducible(self) -> bool:
+        """Whether forwards in 16 bits are made to give a row the same alone and beside others."""
+        return self._min_rows > 1
 
     @property
     def device(self) -> torch.device:
@@ -140,16 +169,16 @@ class Target:
         """Evaluate every node of a tree at once; its N rows stay uncommitted in the cache.
 
         A one-node tree takes the model's ordinary path, with no mask; so does every chain when
-        ``chains_only`` is set, and then nothing but a chain may come. In bfloat16 on a CPU one row is
-        computed beside a second one that is dropped: products of one row round differently there.
+        ``chains_only`` is set, and then nothing but a chain may come. A tree with fewer rows than
+        :meth:`set_reproducible` wants is filled up with rows that are dropped.
         Returns: logits [N, V], features [N, D].
         """
         device = self.device
+        if tree.n_nodes < self._min_rows <= cache.room:
+            whole = self.forward_tree(self._filled(tree), cache)
+            return TargetOutput(whole.logits[: tree.n_nodes], whole.features[: tree.n_nodes])
         tokens = tree.tokens.to(device)  # [N]
         if tree.n_nodes == 1:
-            if self._pads_rows and cache.room > 1:
-                two = self.forward_tree(DraftTree.chain(tree.tokens[0], tree.tokens), cache)
-                return TargetOutput(two.logits[:1], two.features[:1])
             positions = torch.full((1,), cache.length, dtype=torch.int64, device=device)
             return self._forward_rows(tokens, positions, None, cache)
         assert not self.has_state, "a state cannot branch"
@@ -161,6 +190,15 @@ class Target:
         positions = tree.depths.to(device) + cache.length  # [N]
         mask = self._tree_mask(tree.ancestor_mask.to(device), positions, tree.max_depth, cache)
         return self._forward_rows(tokens, positions, mask, cache)
+
+    def _filled(self, tree: DraftTree) -> DraftTree:
+        """The tree and further nodes up to the least count of rows, which no other node sees."""
+        n_more = self._min_rows - tree.n_nodes
+        tokens = torch.cat((tree.tokens, tree.tokens[:1].expand(n_more)))  # [N + M]
+        if self.chains_only or tree.n_nodes == 1:
+            return DraftTree.chain(tokens[0], tokens[1:])
+        parents = torch.cat((tree.parents, tree.parents.new_zeros(n_more)))  # [N + M]
+        return DraftTree(tokens, parents, tree.max_depth)
 
     def _forward_rows(
         self, ids: Tensor, positions: Tensor, mask: Any, cache: KVCache

@@ -9,13 +9,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from eagle_core.bench.prompts import QuestionId
 from eagle_core.config import from_mapping
+from eagle_core.differences import Difference, first_difference
 from eagle_core.errors import ConfigError
 from eagle_core.stats import Stats
 
@@ -31,8 +32,9 @@ class Row:
 
     ``is_identical`` says whether the tokens are those of plain decoding for the same question and
     repeat, and ``first_difference`` where they part (None when identical); ``is_identical`` is None
-    where there is nothing to compare with. ``peak_memory_bytes`` is the accelerator's peak during
-    this answer, or the process's peak so far where the model runs on the CPU.
+    where there is nothing to compare with. ``logit_gap`` is how far the two tokens' logits are apart
+    there. ``peak_memory_bytes`` is the accelerator's peak during this answer, or the process's peak so
+    far where the model runs on the CPU.
     """
 
     question_id: QuestionId
@@ -47,6 +49,9 @@ class Row:
     stats: Stats | None = None
     is_identical: bool | None = None
     first_difference: int | None = None
+    logit_gap: float | None = None
+    logit_gap_float32: float | None = None
+    is_rounding_tie: bool | None = None
     peak_memory_bytes: int = 0
     error: dict[str, str] | None = None
 
@@ -54,6 +59,13 @@ class Row:
     def key(self) -> Key:
         """What a row is about; a file holds each key once."""
         return self.question_id, self.repeat, self.method
+
+
+Explain = Callable[[Row, Row], Difference | None]
+
+
+def no_explanation(_baseline: Row, _row: Row) -> None:
+    """The default for ``explain``: nothing is known about a difference but where it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,23 +76,25 @@ class BenchFile:
     rows: list[Row] = field(default_factory=list)
 
 
-def first_difference(tokens: Sequence[int], other: Sequence[int]) -> int | None:
-    """Index of the first token that differs; None when the two are equal.
+def compare_with_baseline(row: Row, baseline: Row | None, explain: Explain = no_explanation) -> Row:
+    """``row`` with its comparison filled in, unless one of the two failed or is missing.
 
-    Example: [5, 6] and [5, 6, 7] part at 2.
+    Args: explain: looks at the logits where the baseline's and the row's answers part; may not know.
     """
-    for index, (one, two) in enumerate(zip(tokens, other, strict=False)):
-        if one != two:
-            return index
-    return None if len(tokens) == len(other) else min(len(tokens), len(other))
-
-
-def compare_with_baseline(row: Row, baseline: Row | None) -> Row:
-    """``row`` with its comparison filled in, unless one of the two failed or is missing."""
     if baseline is None or row.method == BASELINE or "failed" in (row.status, baseline.status):
         return row
-    index = first_difference(row.token_ids, baseline.token_ids)
-    return dataclasses.replace(row, is_identical=index is None, first_difference=index)
+    found = first_difference(baseline.token_ids, row.token_ids)
+    if found is None:
+        return dataclasses.replace(row, is_identical=True)
+    found = explain(baseline, row) or found
+    return dataclasses.replace(
+        row,
+        is_identical=False,
+        first_difference=found.index,
+        logit_gap=found.gap,
+        logit_gap_float32=found.gap_float32,
+        is_rounding_tie=found.is_tie,
+    )
 
 
 def read_bench_file(path: Path) -> BenchFile:
@@ -193,6 +207,5 @@ __all__ = [
     "Row",
     "check_output",
     "compare_with_baseline",
-    "first_difference",
     "read_bench_file",
 ]

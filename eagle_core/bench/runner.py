@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -23,6 +24,7 @@ from eagle_core.config import (
     check_limits,
     setting,
 )
+from eagle_core.differences import Difference
 from eagle_core.errors import ConfigError, EagleError
 
 MethodName = Literal["none", "ngram", "eagle", "transformers"]
@@ -84,6 +86,11 @@ def n_rows(questions: list[Question], bench: BenchConfig) -> int:
     return len(questions) * bench.repeats * len(bench.methods)
 
 
+ExplainAnswers = Callable[
+    [Sequence[int], Sequence[int], Sequence[int], GenerationConfig], Difference | None
+]
+
+
 def run_bench(
     questions: list[Question],
     methods: Sequence[Method],
@@ -92,11 +99,14 @@ def run_bench(
     bench: BenchConfig,
     writer: BenchWriter,
     measure_peak: PeakMeter,
+    explain: ExplainAnswers | None = None,
 ) -> Iterator[Row]:
     """Measure what ``writer`` does not hold yet; yields every row once it is on disk.
 
     Args:
         encode: a question's text to prompt ids, chat template included.
+        explain: looks at the logits where an answer parts from plain decoding's: (prompt ids, plain ids,
+            the other's ids, settings).
     Raises: what ``encode`` raises. A method's EagleError becomes a row of status "failed".
     """
     todo = [
@@ -120,8 +130,9 @@ def run_bench(
         baseline = by_method.get(BASELINE) or writer.done.get(
             (question.question_id, repeat, BASELINE)
         )
+        look = functools.partial(_explain, explain, prompt_ids, _with_seed(generation, repeat))
         for row in rows:
-            writer.write(compare_with_baseline(row, baseline))
+            writer.write(compare_with_baseline(row, baseline, look))
             yield writer.done[row.key]
 
 
@@ -140,6 +151,25 @@ def _warm_up(
                 method.answer(encode(question.text), short)
 
 
+def _explain(
+    explain: ExplainAnswers | None,
+    prompt_ids: list[int],
+    generation: GenerationConfig,
+    baseline: Row,
+    row: Row,
+) -> Difference | None:
+    """What is to be known about a difference between answers that should be the same; else None."""
+    is_drawn_apart = row.method == "transformers" and generation.temperature > 0
+    if explain is None or generation.acceptance == "sampling" or is_drawn_apart:
+        return None
+    return explain(prompt_ids, baseline.token_ids, row.token_ids, generation)
+
+
+def _with_seed(generation: GenerationConfig, repeat: int) -> GenerationConfig:
+    """A repeat at temperature > 0 is another sample, the same one for all methods."""
+    return dataclasses.replace(generation, seed=generation.seed + repeat)
+
+
 def _measure(
     method: Method,
     question: Question,
@@ -148,8 +178,7 @@ def _measure(
     generation: GenerationConfig,
     measure_peak: PeakMeter,
 ) -> Row:
-    # A repeat at temperature > 0 is another sample, the same one for all methods.
-    generation = dataclasses.replace(generation, seed=generation.seed + repeat)
+    generation = _with_seed(generation, repeat)
     measure_peak.restart()
     row = Row(
         question_id=question.question_id,

@@ -85,8 +85,21 @@ def _method_summary(rows: Sequence[Row], name: str, references: Sequence[str]) -
         "ttft_s_median": _median(one.ttft_s for one in stats),
         "identical_rate": n_same / len(compared) if compared else None,
         "n_compared": len(compared),
+        "differences": [_difference(row) for row in compared if not row.is_identical],
         "peak_memory_bytes": max((row.peak_memory_bytes for row in mine), default=0),
         "speedup": {ref: speedup(rows, name, ref) for ref in references if ref != name},
+    }
+
+
+def _difference(row: Row) -> dict[str, Any]:
+    """Where an answer parts from plain decoding's, and what is known about it."""
+    return {
+        "question_id": row.question_id,
+        "repeat": row.repeat,
+        "index": row.first_difference,
+        "logit_gap": row.logit_gap,
+        "logit_gap_float32": row.logit_gap_float32,
+        "is_rounding_tie": row.is_rounding_tie,
     }
 
 

@@ -75,12 +75,30 @@ def _inner_figures(methods: dict[str, Figures]) -> str:
         if one["acceptance_at_depth"]:
             shares = " ".join(_percent(share) for share in one["acceptance_at_depth"])
             lines.append(f"{name}: acceptance at depth 1, 2, ...: {shares}")
+        if one["differences"]:
+            lines.append(f"{name}: {_differences(one['differences'])}")
         if one["time_split"]:
             shares = " ".join(
                 f"{part} {_percent(share)}" for part, share in one["time_split"].items()
             )
             lines.append(f"{name}: decode time: {shares}")
     return "\n".join(lines)
+
+
+def _differences(found: Sequence[Figures]) -> str:
+    """How many answers differ, how many of them by rounding, and the first of them."""
+    n_ties = sum(one["is_rounding_tie"] is True for one in found)
+    n_wrong = sum(one["is_rounding_tie"] is False for one in found)
+    first = found[0]
+    text = (
+        f"{len(found)} answers differ: {n_ties} at a rounding tie, {n_wrong} by more than rounding"
+    )
+    text += f"; question {first['question_id']} from token {first['index']}"
+    if first["logit_gap"] is not None:
+        text += f", logits {first['logit_gap']:.3g} apart"
+    if first["logit_gap_float32"] is not None:
+        text += f" ({first['logit_gap_float32']:.3g} in float32)"
+    return text
 
 
 def _categories(categories: dict[str, dict[str, Figures]], names: list[str]) -> str:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
-from eagle_core.certificate.differences import first_difference
 from eagle_core.certificate.records import Check
 from eagle_core.config import GenerationConfig, TreeConfig
+from eagle_core.differences import first_difference
 from eagle_core.drafters.base import Drafter
 from eagle_core.drafters.eagle import EagleDrafter
 from eagle_core.drafters.none import NoDrafter

@@ -93,6 +93,7 @@ def run(args: argparse.Namespace) -> int:
                 bench,
                 writer,
                 PeakMeter(session.info.device),
+                session.explain_difference,
             )
             show_rows(rows, writer, n_rows(questions, bench), progress)
     finally:

@@ -224,12 +224,17 @@ class EagleDrafter:
         return (out[0],)
 
     def _log_probabilities(self, features: Tensor) -> Tensor:
-        """[R, D] -> [R, V'] f32. A head that overflowed scores nothing, instead of poisoning the tree."""
+        """[R, D] -> [R, V'] f32. A head that overflowed scores nothing, instead of poisoning the tree.
+
+        Raises: DraftError on the host, where looking costs no wait.
+        """
+        _check_finite(features)
         scores = torch.log_softmax(self._score(features).float(), dim=-1)
         return torch.nan_to_num(scores, nan=-1e9, neginf=-1e9)
 
     def _scores(self, features: Tensor) -> Tensor:
         """[R, D] -> [R, V'] f32, for a draw: an overflow counts as little, or as much, as can be."""
+        _check_finite(features)
         return torch.nan_to_num(self._score(features).float(), nan=-1e9, posinf=1e9, neginf=-1e9)
 
     def _likeliest(self, features: Tensor, width: int) -> tuple[Tensor, Tensor]:
@@ -319,6 +324,16 @@ class EagleDrafter:
             pending, torch.cat(all_tokens), torch.cat(all_values), torch.cat(all_scores),
             torch.cat(all_parents), max_nodes, max_depth, width,
         )  # fmt: skip
+
+
+def _check_finite(features: Tensor) -> None:
+    """Raises: DraftError when features [R, D] on the host are no numbers."""
+    if features.device.type == "cpu" and not bool(features.isfinite().all()):
+        raise DraftError(
+            "the head computed something that is no number",
+            expected="finite features",
+            hint="load the head again, or as float32",
+        )
 
 
 def _best_nodes(

@@ -19,7 +19,7 @@ MAX_FILE_LINES = 500
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "_version"),
     ("config",),
-    ("stats",),
+    ("stats", "differences"),
     ("events",),
     ("transcript", "assets", "catalog", "folders", "queueing"),
     ("kernels", "history", "context"),
@@ -29,7 +29,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("heads", "sources"),
     ("drafters", "guard", "selftest"),
     ("engine",),
-    ("testing", "text", "loading_head"),
+    ("testing", "text", "loading_head", "rounding"),
     ("loading", "stops"),
     ("session",),
     ("bench", "train", "certificate"),

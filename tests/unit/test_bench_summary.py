@@ -16,10 +16,10 @@ from eagle_core.bench.records import (
     BenchWriter,
     Row,
     compare_with_baseline,
-    first_difference,
     read_bench_file,
 )
 from eagle_core.bench.table import summary_table
+from eagle_core.differences import Difference
 from eagle_core.errors import ConfigError
 from eagle_core.stats import Stats
 
@@ -164,26 +164,15 @@ def test_interval_of_equal_questions_has_no_width() -> None:
     assert found["decode"] == pytest.approx({"value": 2.0, "low": 2.0, "high": 2.0})
 
 
-@pytest.mark.parametrize(
-    ("tokens", "other", "expected"),
-    [
-        ((1, 2), (1, 2), None),
-        ((1, 2), (1, 3), 1),
-        ((1, 2), (1, 2, 3), 2),
-        ((), (), None),
-        ((), (4,), 0),
-    ],
-)
-def test_first_difference(
-    tokens: tuple[int, ...], other: tuple[int, ...], expected: int | None
-) -> None:
-    assert first_difference(tokens, other) == expected
-
-
 def test_comparison_needs_two_complete_answers() -> None:
     plain, eagle = row(1, "none"), row(1, "eagle", token_ids=(0, 1, 9))
     compared = compare_with_baseline(eagle, plain)
     assert (compared.is_identical, compared.first_difference) == (False, 2)
+    assert compared.logit_gap is None
+    found = Difference(2, 0, 9, gap=0.1, gap_float32=-0.02, lead=0.1, rounding=0.3)
+    compared = compare_with_baseline(eagle, plain, lambda *_: found)
+    assert (compared.logit_gap, compared.logit_gap_float32) == (0.1, -0.02)
+    assert compared.is_rounding_tie
     assert compare_with_baseline(plain, plain).is_identical is None
     assert compare_with_baseline(eagle, failed(1, "none")).is_identical is None
     assert compare_with_baseline(eagle, None).is_identical is None
@@ -274,3 +263,20 @@ def test_table_and_plot_show_every_method(tmp_path: Path) -> None:
 def test_an_empty_file_has_a_summary() -> None:
     assert summarized()["methods"] == {}
     assert "bounds" in summary_table(summarized())
+
+
+def test_differences_are_listed_with_their_gap() -> None:
+    found = summarized(
+        row(1, "none"),
+        row(1, "eagle", is_identical=False, first_difference=4, logit_gap=0.125,
+            logit_gap_float32=-0.004, is_rounding_tie=True),
+        row(2, "none"),
+        row(2, "eagle", is_identical=False, first_difference=7, is_rounding_tie=False),
+    )  # fmt: skip
+    first, second = found["methods"]["eagle"]["differences"]
+    assert (first["question_id"], first["index"], first["logit_gap"]) == (1, 4, 0.125)
+    assert second["is_rounding_tie"] is False
+    assert (
+        "eagle: 2 answers differ: 1 at a rounding tie, 1 by more than rounding; question 1 from token 4, "
+        "logits 0.125 apart (-0.004 in float32)"
+    ) in summary_table(found)

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from eagle_core.certificate import drawn, loaded, run, statistics, tokens
-from eagle_core.certificate.differences import Difference, first_difference
 from eagle_core.certificate.records import (
     Certificate,
     Check,
@@ -46,20 +45,6 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         loaded, "SETTINGS", (GenerationConfig(8), GenerationConfig(8, temperature=0.8, seed=1))
     )
-
-
-def test_first_difference() -> None:
-    logits = torch.tensor([[0.0, 1.0, 2.0], [4.0, 3.5, 0.0]])
-    assert first_difference((2, 0), (2, 0)) is None
-    assert first_difference((2, 0), (2, 1)) == Difference(1, 0, 1)
-    found = first_difference((2, 0), (2, 1), logits, logits * 2)
-    assert found is not None
-    assert (found.gap, found.gap_float32) == (0.5, 1.0)
-    assert found.spread == pytest.approx(float(logits[1].std()))
-    assert first_difference((2, 0), (2,), logits) == Difference(
-        1, 0, None, None, None, found.spread
-    )
-    assert first_difference((2,), (2, 0), logits[:1]) == Difference(1, None, 0)
 
 
 def test_every_drafter_and_rule_writes_the_same(few: None) -> None:
@@ -169,17 +154,8 @@ def test_a_difference_is_shown_with_its_gap(few: None, monkeypatch: pytest.Monke
     assert check.figures["index"] == 3
     assert check.figures["gap"] > 0
     assert check.figures["gap_float32"] == pytest.approx(check.figures["gap"], rel=0.2)
-    assert "in float32" in check.detail
-
-
-def test_what_may_be_rounding() -> None:
-    greedy, drawn = GenerationConfig(), GenerationConfig(temperature=0.8)
-    near, far = Difference(1, 2, 3, 1e-6, 1e-6, 2.0), Difference(1, 2, 3, 0.1, 0.1, 2.0)
-    assert loaded.may_be_rounding(near, torch.float32, greedy)
-    assert not loaded.may_be_rounding(far, torch.float32, greedy)
-    assert loaded.may_be_rounding(far, torch.bfloat16, greedy)
-    assert not loaded.may_be_rounding(near, torch.float32, drawn)
-    assert not loaded.may_be_rounding(Difference(1, 2, None), torch.bfloat16, greedy)
+    assert check.figures["is_tie"] is False
+    assert "in float32: more than rounding" in check.detail
 
 
 def test_a_certificate_is_kept_and_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

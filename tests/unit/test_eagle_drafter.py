@@ -12,7 +12,7 @@ from eagle_core.drafters.base import Budget, Drafter
 from eagle_core.drafters.none import NoDrafter
 from eagle_core.engine import generate_tokens
 from eagle_core.errors import DraftError
-from eagle_core.events import Finished, StepDone
+from eagle_core.events import Finished, Notice, StepDone
 from eagle_core.testing import KINDS, tiny_target
 from tests.support.tiny_heads import eagle_drafter, tiny_head
 
@@ -166,14 +166,24 @@ def test_contract():
     assert drafter.length == 0
 
 
-def test_a_head_that_overflows_drafts_nonsense_and_does_no_harm():
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("rule", ["match", "sampling"])
+def test_a_head_that_computes_no_numbers_is_one_notice_and_does_no_harm(temperature, rule):
     target = tiny_target("llama", seed=5)
     head = tiny_head(32)
     with torch.no_grad():
         head.fc.weight.fill_(float("nan"))
-    tree, generation = TreeConfig(), GenerationConfig(max_new_tokens=12)
+    tree = TreeConfig()
+    generation = GenerationConfig(max_new_tokens=12, temperature=temperature, rule=rule)
     plain = run(target, NoDrafter(), generation, tree)
-    assert (
-        run(target, eagle_drafter(target, tree, head), generation, tree).token_ids
-        == plain.token_ids
-    )
+    events = list(
+        generate_tokens(
+            target, target.new_cache(), eagle_drafter(target, tree, head), PROMPT, generation, tree,
+            frozenset(),
+        )
+    )  # fmt: skip
+    assert isinstance(events[-1], Finished)
+    assert events[-1].token_ids == plain.token_ids
+    assert events[-1].stats.n_drafted == 0
+    (notice,) = (event for event in events if isinstance(event, Notice))
+    assert "no number" in notice.message

@@ -178,3 +178,37 @@ def test_a_session_that_cannot_says_so_and_answers(kind, drafting, drafter, reas
         (started,) = [event for event in events if isinstance(event, Started)]
         assert started.drafter == drafter
         assert (events[-1].stats.n_drafted > 0) is (drafting == "chain")
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma2"])
+def test_rows_that_fill_a_forward_up_change_nothing(kind: Kind) -> None:
+    """As on an accelerator, where a reproducible forward has a least count of rows."""
+    plain, filled = tiny_target(kind), tiny_target(kind)
+    filled._min_rows = 32
+    assert self_test(filled).difference < 1e-5
+    tree = DraftTree(torch.tensor([1, 2, 3]), torch.tensor([-1, 0, 0]), 1)
+    found = []
+    for target in (plain, filled):
+        cache = target.new_cache(64)
+        target.prefill_chunk(torch.tensor(PROMPT), cache)
+        output = target.forward_tree(tree, cache)
+        assert output.logits.shape[0] == output.features.shape[0] == 3
+        cache.keep((0, 2))
+        found.append((output.logits, target.forward_tree(tree, cache).logits))
+    for one, other in zip(*found, strict=True):
+        assert torch.allclose(one, other, atol=1e-5)  # float32, another count of rows
+
+
+def test_a_session_says_whether_answers_can_part(monkeypatch: Any) -> None:
+    if not ops.has_kernels():
+        pytest.skip("no C++ compiler here")
+    tokenizer = byte_level_tokenizer()
+    model = tiny_model("llama", dtype=torch.bfloat16, hidden_size=64, vocab=len(tokenizer))
+    session = Session(LoadedBase(model, tokenizer, "tiny", 128), None)
+    assert (session.info.reproducible, session.info.rounding_reason) == (True, "")
+    session.set_reproducible(False)
+    assert not session.info.reproducible
+    assert "in bfloat16 a row computed beside others can round" in session.info.rounding_reason
+    session.set_reproducible(True)
+    assert session.info.rounding_reason == ""
+    assert isinstance(list(session.generate(PROMPT, SHORT, DraftConfig("ngram")))[-1], Finished)
