@@ -14,6 +14,7 @@ from eagle_core.history import HistoryStore, SqliteHistory, open_history
 from eagle_core.ui import page
 from eagle_core.ui.backend import ChatSession, OpenSession, SessionSlot
 from eagle_core.ui.chat_page import MAX_OPEN_REQUESTS, build_chat
+from eagle_core.ui.compare import build_compare
 from eagle_core.ui.pace import QuietBlocks
 from eagle_core.ui.rooms import Rooms
 
@@ -122,6 +123,8 @@ def build_page(slot: SessionSlot, rooms: Rooms) -> gr.Blocks:
     app = QuietBlocks(title=TITLE, analytics_enabled=False, fill_height=True)
     with app:
         build_chat(slot, rooms, app)
+    with app.route("Compare", "/compare", show_in_navbar=False):
+        build_compare(slot, app)
     app.queue(default_concurrency_limit=MAX_OPEN_REQUESTS)
     return app
 

@@ -32,7 +32,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("testing", "text", "loading_head", "rounding"),
     ("loading", "stops"),
     ("session",),
-    ("bench", "train", "certificate"),
+    ("bench", "train", "certificate", "compare"),
     ("ui", "server", "cli", "__main__"),
 )
 SAME_LAYER = {("cli", "ui"), ("cli", "server"), ("__main__", "cli")}
