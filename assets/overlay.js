@@ -17,6 +17,8 @@ only grow. What is drawn from them is in color.js and tokens.js; a frame draws o
 
   function repaint() {
     isQueued = false;
+    if (newest) complainIfLate(newest);
+    newest = null;
     const elements = messages();
     elements.forEach((element, index) => {
       const answer = answers.get(index);
@@ -46,6 +48,26 @@ only grow. What is drawn from them is in color.js and tokens.js; a frame draws o
     note.textContent = isPlain ? "This answer could not be colored exactly; see Tokens." : "";
   }
 
+  /* ------------------------------------------------------------ pace ----------------------------- */
+  const LATE_MS = 250;
+  const COMPLAINT_MS = 400; // between two complaints
+  let newest = null; // the latest frame that is not drawn yet
+  let least = Infinity; // shortest way of a frame so far: the two clocks may differ
+  let paceKey = "";
+  let complained = 0;
+
+  function complainIfLate({ pace, sent_ms: sent, is_over: isOver }) {
+    /* A frame that is drawn later than others were means that they come too fast. */
+    if (!pace || isOver) return;
+    const now = Date.now();
+    if (pace !== paceKey) least = Infinity;
+    paceKey = pace;
+    least = Math.min(least, now - sent);
+    if (now - sent - least < LATE_MS || now - complained < COMPLAINT_MS) return;
+    complained = now;
+    fetch(`eagle/lag/${pace}`, { method: "POST", keepalive: true }).catch(() => {});
+  }
+
   function schedule() {
     if (isQueued) return;
     isQueued = true;
@@ -62,6 +84,7 @@ only grow. What is drawn from them is in color.js and tokens.js; a frame draws o
       chat = value.chat;
       say("");
     }
+    newest = value;
     if (value.index >= 0) take(value);
     showCounts();
     schedule();

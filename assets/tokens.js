@@ -4,6 +4,7 @@ textContent only. Tokens are drawn once; a line of text is one block, so that a 
   "use strict";
 
   const MAX_PER_FRAME = 600; // tokens drawn at once, so that a long answer does not block the page
+  const firsts = new WeakMap(); // a step's part in a later line -> its part in the first one
   const facts = new WeakMap(); // element -> [id, origin, depth, step, probability, text, node, draft probability]
 
   function element(name, className, text = "") {
@@ -79,15 +80,18 @@ textContent only. Tokens are drawn once; a line of text is one block, so that a 
     }
     let group = line.lastElementChild;
     if (!group || group.dataset.step !== String(step)) {
-      group = element("span", endsLine && facts.get(last)[3] === step ? "step continued" : "step");
+      const before = endsLine && facts.get(last)[3] === step ? last.parentElement : null;
+      group = element("span", before ? "step continued" : "step");
       group.dataset.step = step;
+      if (before) firsts.set(group, firsts.get(before) ?? before);
       line.append(group);
     }
     const made = element("span", `token-${origin}`, text === "" ? "∅" : text.replace(/\n/g, "↵\n"));
     facts.set(made, token);
     made.tabIndex = last ? -1 : 0;
     group.append(made);
-    group.dataset.n = group.childElementCount;
+    const first = firsts.get(group) ?? group;
+    first.dataset.n = Number(first.dataset.n || 0) + 1;
   }
 
   /* ------------------------------------------------------------ what a token is ------------------ */

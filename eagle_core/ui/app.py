@@ -72,7 +72,7 @@ def launch(
         pwa=False,
         mcp_server=False,
         enable_monitoring=False,
-        app_kwargs={"middleware": page.middleware(host)},
+        app_kwargs={"middleware": page.middleware(host), "routes": [rooms.paces.route()]},
         theme=page.theme(),
         head=page.head(),
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -22,7 +23,6 @@ from eagle_core.ui import render, view
 from eagle_core.ui.backend import ChatSession, SessionSlot
 from eagle_core.ui.controls import Settings, read_settings
 from eagle_core.ui.frames import Frame, busy_box, error_notice, idle_box, notices_html
-from eagle_core.ui.pace import Pace
 from eagle_core.ui.pump import Pump
 from eagle_core.ui.rooms import Room, Rooms, Turn, messages_of
 from eagle_core.ui.writer import AnswerWriter, Plan, begin
@@ -157,7 +157,8 @@ class Handlers:
         pump = Pump(
             lambda: session.chat(messages, settings.generation, settings.draft, cancel=cancel)
         )
-        artist = Artist(writer, room.chat_id, session)
+        pace = self.rooms.paces.new()
+        artist = Artist(writer, room.chat_id, session, pace.key)
         try:
             pump.start()
             yield self.frame(
@@ -168,7 +169,7 @@ class Handlers:
                 box=busy_box() if writer.plan.box is None else busy_box(value=""),
                 library=self.library(room),
             )
-            pace, frame_s = Pace(), 0.0
+            frame_s = 0.0
             drawn, saved_s = pump.transcript, asyncio.get_running_loop().time()
             while not pump.is_done and room.cancel is cancel:
                 await asyncio.sleep(pace.next_s(frame_s))
@@ -191,6 +192,7 @@ class Handlers:
                 yield self.frame(room, settings, library=self.library(room))
         finally:
             cancel.set()
+            self.rooms.paces.drop(pace)
             if not writer.is_settled:  # the page was closed: keep what has come
                 self._settle(room, writer, pump.transcript, settings, session, cancel)
 
@@ -258,8 +260,10 @@ def plan_of(room: Room, data: dict[str, Any]) -> Plan | str:
 class Artist:
     """Draws one answer: every frame's chat and side channel, and the figures less often."""
 
-    def __init__(self, writer: AnswerWriter, chat_id: int, session: ChatSession) -> None:
-        self.writer = writer
+    def __init__(
+        self, writer: AnswerWriter, chat_id: int, session: ChatSession, pace_key: str
+    ) -> None:
+        self.writer, self.pace_key = writer, pace_key
         self.chat_id = chat_id
         self.turns = writer.turns
         self.index = sum(turn.role == "assistant" for turn in self.turns)
@@ -274,7 +278,8 @@ class Artist:
         lines = self.lines.update(transcript.tokens)
         prompt = self.turns[-1].text if self.turns else ""
         whole = self.writer.whole(transcript)
-        return render.side_channel(self.chat_id, self.index, prompt, whole, lines)
+        channel = render.side_channel(self.chat_id, self.index, prompt, whole, lines)
+        return {**channel, "pace": self.pace_key, "sent_ms": round(1000 * time.time())}
 
     def live_frame(self, transcript: Transcript) -> Frame:
         """A frame while the answer grows."""

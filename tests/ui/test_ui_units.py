@@ -29,7 +29,7 @@ from eagle_core.ui.backend import SessionSlot
 from eagle_core.ui.controls import read_settings
 from eagle_core.ui.handlers import Handlers
 from eagle_core.ui.markdown import safe_markdown, unescaped
-from eagle_core.ui.pace import FASTEST_S, SLOWEST_S, Pace, QuietBlocks
+from eagle_core.ui.pace import FASTEST_S, SLOWEST_S, Pace, Paces, QuietBlocks
 from eagle_core.ui.pump import Pump
 from eagle_core.ui.rooms import MAX_ROOMS, Rooms, Turn, messages_of
 from tests.support.fake_session import FakeSession
@@ -426,6 +426,24 @@ def test_frames_are_fewer_when_they_take_long() -> None:
     assert waits == sorted(waits)
     assert waits[-1] == pytest.approx(0.2, rel=0.01)  # 30 ms are 15% of 200 ms
     assert [pace.next_s(1.0) for _ in range(20)][-1] == SLOWEST_S
+
+
+def test_a_page_that_lags_gets_fewer_frames_and_recovers() -> None:
+    paces = Paces()
+    pace = paces.new()
+    client = TestClient(Starlette(routes=[paces.route()]))
+    assert client.post(f"/eagle/lag/{pace.key}").status_code == 204
+    assert client.post("/eagle/lag/unknown").status_code == 204
+    slower = pace.next_s(0.0)
+    assert slower == pytest.approx(1.6 * FASTEST_S)
+    assert FASTEST_S <= pace.next_s(0.0) < slower
+    for _ in range(20):
+        pace.slow_down()
+    assert pace.next_s(0.0) == pytest.approx(8 * FASTEST_S)
+    assert [pace.next_s(0.0) for _ in range(100)][-1] == FASTEST_S
+    paces.drop(pace)
+    client.post(f"/eagle/lag/{pace.key}")
+    assert pace.next_s(0.0) == FASTEST_S
 
 
 def test_a_skipped_output_is_not_built_anew(monkeypatch: pytest.MonkeyPatch) -> None:
