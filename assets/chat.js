@@ -129,7 +129,7 @@ two events, `act` for what is done at once and `answer` for what makes the model
         old?.remove();
         return;
       }
-      const key = JSON.stringify([turn, state.now.is_busy, index === all.length - 1]);
+      const key = `${state.now.is_busy} ${index === all.length - 1} ${turn.key}`;
       if (old?.eagleKey === key || (old && row.classList.contains("editing"))) return;
       const tools = tray(turn, index === all.length - 1, row);
       tools.eagleKey = key;
@@ -298,7 +298,7 @@ two events, `act` for what is done at once and `answer` for what makes the model
 
   function take(value) {
     if (!value || value.chat === undefined) return;
-    state.now = value;
+    state.now = { ...value, turns: value.turns.map((turn) => ({ ...turn, key: JSON.stringify(turn) })) };
     if (value.is_private || !value.id) sessionStorage.removeItem("eagle-chat");
     else sessionStorage.setItem("eagle-chat", value.id);
     if (state.shown !== value.chat) {
@@ -317,6 +317,10 @@ two events, `act` for what is done at once and `answer` for what makes the model
     document.body.dataset.private = value.is_private ? "on" : "off";
     const secret = $("#private-switch");
     if (secret) secret.checked = value.is_private;
+    clearTimeout(state.waiting);
+    if (value.turns.some((turn) => turn.is_written) && !value.is_busy) {
+      state.waiting = setTimeout(() => act("refresh", { chat: value.id }), 1500);
+    }
     drawFiles(value.attachments);
     drawMeter(value.meter);
     schedule();
@@ -396,7 +400,11 @@ two events, `act` for what is done at once and `answer` for what makes the model
         make("div", { class: "row" }, plain("Import", () => picker.click(), { id: "import" }), plain("Export all", () => act("export-all"), { id: "export-all" }))));
     watch(() => listed(read()));
     listed(read());
-    document.addEventListener("pointerdown", (event) => closeMenus(event.target), true);
+    document.addEventListener("pointerdown", (event) => {
+      closeMenus(event.target);
+      const isOutside = !event.target.closest?.("#chats, #settings, [data-drawer], dialog, .options");
+      if (isNarrow() && isOutside) ["chats", "settings"].forEach((name) => setDrawer(name, false));
+    }, true);
     setDrawer("chats", remembered("chats", true));
     setDrawer("settings", remembered("settings", false));
   }
@@ -424,7 +432,8 @@ two events, `act` for what is done at once and `answer` for what makes the model
       }
       parts[parts.length - 1].append(entry(item, value.current));
     }
-    if (!parts.length) parts.push(make("p", { class: "muted", text: value.query ? "No chat holds these words." : "Your chats appear here. They stay on this machine." }));
+    if (value.n_more) parts.push(make("p", { class: "muted", text: `${value.n_more} older chats: search to find them.` }));
+    if (!parts.length) parts.push(make("p", { class: "muted", text: value.query ? "No chat holds these words." : `Your chats appear here. ${value.is_kept ? "They stay on this machine." : "They end with this page: export what matters."}` }));
     list.replaceChildren(...parts);
     if (focused) $(`#chat-list [data-id="${focused}"] .open`)?.focus();
   }

@@ -1,4 +1,4 @@
-"""No test may reach the network or the user's own cache of models."""
+"""No test may reach the network, the user's own cache of models, or the user's chats."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from eagle_core.kernels import build
 
 # Set before any test module imports huggingface_hub, which reads it once.
 os.environ["HF_HOME"] = tempfile.mkdtemp(prefix="eagle-tests-hf-")
+os.environ["EAGLE_DATA"] = tempfile.mkdtemp(prefix="eagle-tests-data-")
 
 # Compiled once, and kept from run to run.
 build.cache_folder = lambda: Path(__file__).parent.parent / ".pytest_cache" / "eagle-chat"

@@ -34,6 +34,7 @@ class HistoryStore(Protocol):
     """What the app needs of a place for conversations. See :class:`SqliteHistory` for the contract."""
 
     notice: str
+    is_kept: bool
 
     def search(self, query: str = "") -> list[Summary]: ...
 
@@ -86,12 +87,13 @@ class SqliteHistory:
 
     Safe to use from any thread, and by several processes at once. Every method that changes something is
     one transaction, and raises HistoryError when the database refuses. ``notice`` is what the user should
-    know about opening the file; empty for nothing.
+    know about opening the file; empty for nothing. ``is_kept`` is False where chats end with the program.
     """
 
     def __init__(self, path: Path | None) -> None:
         opened = open_database(path)
         self.path = path
+        self.is_kept = path is not None
         self.notice = opened.notice
         self._has_index = opened.has_index
         self._connection = opened.connection
@@ -100,6 +102,11 @@ class SqliteHistory:
     def close(self) -> None:
         """Close the file."""
         with self._lock:
+            self._connection.close()
+
+    def __del__(self) -> None:
+        """A store in memory is dropped with its tab."""
+        if hasattr(self, "_connection"):
             self._connection.close()
 
     # ---- reading -----------------------------------------------------------------------------------

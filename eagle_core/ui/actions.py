@@ -47,7 +47,8 @@ class Actions:
         self.handlers = handlers
         self.rooms = handlers.rooms
         self._by_name: dict[str, Callable[[Ask], Frame]] = {
-            "start": self.start, "open": self.open, "new": self.new, "private": self.private,
+            "start": self.start, "refresh": self.refresh,
+            "open": self.open, "new": self.new, "private": self.private,
             "search": self.search, "rename": self.rename, "pin": self.pin, "tags": self.tags,
             "delete": self.delete, "export": self.export, "export-all": self.export_all,
             "import": self.import_file, "version": self.version, "branch": self.branch,
@@ -109,6 +110,14 @@ class Actions:
             )
         ask.room.show(conversation)
         return self._fresh(ask, system_prompt=conversation.system_prompt)
+
+    def refresh(self, ask: Ask) -> Frame:
+        """Show what another tab has written meanwhile."""
+        shown = ask.room.conversation
+        if ask.room.is_busy or shown is None or shown.id != ask.data.get("chat"):
+            return Frame()
+        ask.room.show(ask.room.store.load(shown.id))
+        return self.shown(ask)
 
     def new(self, ask: Ask) -> Frame:
         """Start a new chat."""

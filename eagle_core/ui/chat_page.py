@@ -51,9 +51,9 @@ def build_chat(slot: SessionSlot, rooms: Rooms, app: gr.Blocks) -> None:
     session = slot.session
     library = gr.HTML(
         {}, html_template='<div class="chats"></div>', js_on_load=ON_CHATS, apply_default_css=False,
-        elem_id="chats", elem_classes="drawer",
+        elem_id="chats",
     )  # fmt: skip
-    with gr.Column(elem_id="settings", elem_classes="drawer"):
+    with gr.Column(elem_id="settings"):
         panel = build_controls()
         gr.Markdown("Settings apply to the next message.", elem_classes="muted")
     with gr.Column(elem_id="main"):

@@ -17,7 +17,7 @@ from typing import Any
 import gradio as gr
 
 from eagle_core.certificate.records import last_certificate
-from eagle_core.errors import ConfigError, EagleError, StaleConversation
+from eagle_core.errors import ConfigError, EagleError, HistoryError, StaleConversation
 from eagle_core.transcript import Transcript
 from eagle_core.ui import render, view
 from eagle_core.ui.backend import ChatSession, SessionSlot
@@ -108,8 +108,16 @@ class Handlers:
         return Frame(**{"chat": chat, "state": state, **parts})
 
     def library(self, room: Room) -> dict[str, Any]:
-        """The list of conversations."""
+        """The list of conversations. Raises: HistoryError."""
         return view.library_state(room, room.saved.search(room.query))
+
+    def library_if_any(self, room: Room) -> dict[str, Any] | None:
+        """The list, or None when it cannot be read: an answer goes on without it."""
+        try:
+            return self.library(room)
+        except HistoryError as error:
+            logger.warning("the chats could not be listed: %s", error)
+            return None
 
     async def _checked_answer(
         self, room: Room, plan: Plan, values: Sequence[Any]
@@ -167,7 +175,7 @@ class Handlers:
                 status=render.status_html(pump.transcript),
                 notice="",
                 box=busy_box() if writer.plan.box is None else busy_box(value=""),
-                library=self.library(room),
+                library=self.library_if_any(room),
             )
             frame_s = 0.0
             drawn, saved_s = pump.transcript, asyncio.get_running_loop().time()
@@ -189,7 +197,7 @@ class Handlers:
                 yield self._last_frame(room, artist, pump.transcript, settings)
             else:
                 # Frames of this answer may still be on their way: what is in view now is drawn after them.
-                yield self.frame(room, settings, library=self.library(room))
+                yield self.frame(room, settings, library=self.library_if_any(room))
         finally:
             cancel.set()
             self.rooms.paces.drop(pace)
@@ -207,8 +215,10 @@ class Handlers:
     ) -> None:
         """Keep the answer, or take back a request that wrote nothing."""
         conversation = writer.settle(transcript, session.info, settings.generation.temperature)
+        if room.writing == writer.answer_id:
+            room.writing = None
         if room.cancel is cancel:
-            room.cancel = room.writing = None
+            room.cancel = None
             room.conversation = conversation
 
     def _last_frame(
@@ -230,7 +240,7 @@ class Handlers:
             details=render.details_html(transcript),
             notice=notices,
             box=idle_box(value=writer.plan.box) if gives_back else idle_box(),
-            library=self.library(room),
+            library=self.library_if_any(room),
         )
 
 

@@ -14,6 +14,8 @@ LINE = re.compile(r"[^\n]*\n|[^\n]+")
 PREFIX = r"[ \t]*(?:(?:>|[-*+]|\d{1,9}[.)])[ \t]+|>)*[ \t]*"
 OPENING_FENCE = re.compile(rf"^({PREFIX})(`{{3,}}(?=[^`]*$)|~{{3,}})")
 CLOSING_FENCE = re.compile(r"^[ \t>]*(`{3,}|~{3,})[ \t]*$")
+# The renderer would draw it, and a drawing's labels may hold images and styles: it is shown as code.
+DIAGRAM = re.compile(rf"^({PREFIX}(?:`{{3,}}|~{{3,}})[ \t]*)mermaid", re.IGNORECASE | re.MULTILINE)
 LIST_ITEM = re.compile(r"^ {0,3}(?:[-*+]|\d{1,9}[.)])(?:[ \t]|$)")
 CODE_SPAN = re.compile(r"(?<![`\\])(`+)(?!`)((?:(?!\n[ \t]*\n).)+?)(?<!`)\1(?!`)", re.DOTALL)
 MATH = re.compile(r"\$\$.{1,2000}?\$\$|\\\[.{1,2000}?\\\]|\\\(.{1,2000}?\\\)", re.DOTALL)
@@ -24,13 +26,14 @@ ENTITIES = {"<": "&lt;", "!": "&#33;"}
 
 
 def safe_markdown(text: str) -> str:
-    """The text with raw HTML shown instead of run, and images shown as links, outside code.
+    """The text with raw HTML shown instead of run, images shown as links, and diagrams as their code.
 
     Example: ``<b>x</b> `<b>` ![a](u)`` gives ``&lt;b>x&lt;/b> `<b>` &#33;[a](u)``.
     """
-    return "".join(
+    safe = "".join(
         part if is_code else escape_outside_spans(part) for part, is_code in code_blocks(text)
     )
+    return DIAGRAM.sub(r"\1text", safe)
 
 
 def unescaped(text: str) -> str:

@@ -20,6 +20,8 @@ from eagle_core.ui.rooms import Room, Turn, messages_of
 
 DAY_S = 24 * 3600
 WARN_SHARE = 0.8
+# A longer list takes long to draw; the search finds the others.
+MAX_LISTED = 400
 # Label, key, format and explanation of an answer's figures; the first row is always in sight.
 FIGURES: tuple[tuple[str, str, str, str], ...] = (
     ("tok/s", "decode_tok_s", "{:.1f}", "Decoding rate of the whole answer, without prefill"),
@@ -198,6 +200,8 @@ def library_state(
     return {
         "current": room.conversation.id if room.conversation and not room.private else None,
         "query": room.query,
+        "is_kept": room.saved.is_kept,
+        "n_more": max(len(found) - MAX_LISTED, 0),
         "items": [
             {
                 "id": summary.id,
@@ -208,7 +212,7 @@ def library_state(
                 "snippet": summary.snippet,
                 "message": summary.message,
             }
-            for summary in found
+            for summary in found[:MAX_LISTED]
         ],
         "download": None,
     }

@@ -11,6 +11,7 @@ from eagle_core.errors import HistoryError
 from eagle_core.events import Span
 from eagle_core.history import Conversation, HistoryStore, Message, runs_of, spans_of
 from eagle_core.history.figures import figures_of
+from eagle_core.history.records import title_of
 from eagle_core.transcript import Transcript, joined
 from eagle_core.ui import view
 from eagle_core.ui.attachments import Attachment
@@ -54,7 +55,10 @@ def begin(room: Room, plan: Plan, settings: Settings, session: ChatSession) -> A
     if plan.continued is not None:
         sent.append(Turn("assistant", plan.continued.text))
     fit = view.measure(session, sent, settings, settings.overflow)
-    conversation = before if before is not None else store.create(settings.system_prompt)
+    conversation = before
+    if conversation is None:
+        title = title_of(plan.box) if plan.box and plan.box.strip() else ""
+        conversation = store.create(settings.system_prompt, title)
     if before is not None and before.system_prompt != settings.system_prompt:
         store.describe(before.id, system_prompt=settings.system_prompt)
     if plan.continued is not None:
@@ -92,6 +96,11 @@ class AnswerWriter:
         self.wrote_nothing = self.is_settled = False
         self._store = store
         self._before, self._conversation, self._answer = before, conversation, answer
+
+    @property
+    def answer_id(self) -> str:
+        """The message that is written."""
+        return self._answer.id
 
     def enter(self, room: Room) -> None:
         """Bring what was begun into view."""

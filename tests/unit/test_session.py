@@ -249,6 +249,19 @@ def test_without_a_head_earlier_text_is_looked_up_and_the_answer_is_the_same(fol
     assert not [e for e in plain.generate(prompt, SHORT, NGRAM) if isinstance(e, Notice)]
 
 
+def test_an_answer_that_is_continued_begins_where_it_ended(session):
+    long = GenerationConfig(max_new_tokens=24)
+    whole = session.encode_chat([{"role": "user", "content": "hello"}])
+    messages = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "and then"}]
+    ids = session.encode_chat(messages)
+    assert ids[: len(whole)] == whole
+    assert session.tokenizer.decode(ids[len(whole) :]) == "and then"
+    assert session.count_tokens(messages) == len(ids)
+    events = list(session.chat(messages, long, EAGLE))
+    again = list(session.generate(ids, long, PLAIN))
+    assert finished(events).token_ids == finished(again).token_ids
+
+
 def test_no_chat_template_is_an_error_with_a_way_out(folders):
     plain = Session.open(LoadConfig(base=str(folders[0]), dtype="float32", device="cpu"))
     plain.tokenizer.chat_template = None
