@@ -20,6 +20,8 @@ DrafterName = Literal["none", "ngram", "eagle"]
 Rule = Literal["greedy", "match", "sampling"]
 RuleChoice = Literal["auto", "match", "sampling"]
 DType = Literal["auto", "float32", "bfloat16"]
+HeadDType = Literal["auto", "float32", "bfloat16", "float16", "nf4"]
+Quantization = Literal["auto", "none", "int8", "nf4", "fp4", "int8-bnb", "llm-int8"]
 Overflow = Literal["drop", "stop"]
 Shape = tuple[tuple[int, ...], ...]
 LogitBias = tuple[tuple[int, float], ...]
@@ -367,7 +369,27 @@ class LoadConfig:
     dtype: DType = setting(
         "auto", "Precision of the base model's weights.", choices=get_args(DType)
     )
-    device: str = setting("auto", "auto, cpu, cuda, cuda:1, mps.")
+    quantization: Quantization = setting(
+        "auto",
+        "Smaller weights. none: as dtype says; int8: 8 bits on a CPU, the fastest there; by bitsandbytes: "
+        "nf4, fp4: 4 bits; int8-bnb: 8 bits; llm-int8: 8 bits with outlier columns, not exact; auto: none if "
+        "it fits into free memory, else fewer bits.",
+        choices=get_args(Quantization),
+    )
+    head_dtype: HeadDType = setting(
+        "auto",
+        "Precision of the head: it changes what is drafted, never the text. auto: the base's.",
+        choices=get_args(HeadDType),
+    )
+    device: str = setting(
+        "auto",
+        "auto, cpu, cuda, cuda:1, mps, or split: over all devices, memory and disk.",
+    )
+    chat_template: str | None = setting(
+        None,
+        "How a chat becomes a prompt: chatml, llama-2, plain, vicuna, or a file of Jinja; none given: the "
+        "model's own.",
+    )
     context_length: int | None = setting(
         None, "Longest prompt plus answer, in tokens; none given: the model's own, at most 8192.",
         min=64, max=1_000_000,
@@ -405,9 +427,11 @@ __all__ = [
     "DraftConfig",
     "DrafterName",
     "GenerationConfig",
+    "HeadDType",
     "LoadConfig",
     "LogitBias",
     "Overflow",
+    "Quantization",
     "Rule",
     "RuleChoice",
     "Shape",

@@ -130,13 +130,27 @@ def unpacked() -> dict[str, Any]:
 def without_library_bars() -> Iterator[None]:
     """Keep transformers' own progress bars off the terminal: progress is told in events."""
     library_logging: Any = importlib.import_module("transformers.utils.logging")
+    gguf_reading = _gguf_reading()
     was_on = library_logging.is_progress_bar_enabled()
+    own_bar = getattr(gguf_reading, "tqdm", None)  # asks no setting
     library_logging.disable_progress_bar()
+    if own_bar is not None:
+        gguf_reading.tqdm = lambda items, **_: items
     try:
         yield
     finally:
+        if own_bar is not None:
+            gguf_reading.tqdm = own_bar
         if was_on:
             library_logging.enable_progress_bar()
+
+
+def _gguf_reading() -> Any:
+    """transformers' module that unpacks GGUF, or None in a release that has another one."""
+    try:
+        return importlib.import_module("transformers.modeling_gguf_pytorch_utils")
+    except ImportError:
+        return None
 
 
 def set_end_tokens(model: Any, end_ids: tuple[int, ...]) -> None:

@@ -42,6 +42,9 @@ from eagle_core.folders import OnEvent, check_free_space, ignore_event
 SAFE_SUFFIXES = (".safetensors", ".json", ".model", ".jinja", ".tiktoken")
 SAFE_NAMES = ("merges.txt", "vocab.txt")
 PICKLES = "pytorch_model*.bin"
+FREQUENCIES = (
+    "freq_*.pt"  # FR-Spec's vocabularies: pickled lists of ids, read with ``weights_only``
+)
 LIST_TIMEOUT_S = 15
 CHUNK_BYTES = 1 << 20
 EVENT_INTERVAL_S = 0.1
@@ -99,7 +102,9 @@ def choose_files(names: Iterable[str], allow_patterns: Sequence[str] = ("*",)) -
     if any(n.startswith("model") for n in weights):
         safe = [n for n in safe if not n.startswith("consolidated")]
     pickles = [] if weights else [n for n in top if fnmatch(n, PICKLES)]
-    return sorted(safe + pickles)
+    asked = any(pattern == FREQUENCIES for pattern in allow_patterns)
+    lists = [n for n in top if fnmatch(n, FREQUENCIES)] if asked else []
+    return sorted(safe + pickles + lists)
 
 
 def list_files(repo_id: str, revision: str | None) -> list[RemoteFile]:

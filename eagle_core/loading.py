@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import logging
 import pickle
+import shutil
+import tempfile
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,7 +29,7 @@ from transformers import (
 )
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from eagle_core.config import DType, LoadConfig
+from eagle_core.config import LoadConfig
 from eagle_core.convert_gguf import first_line, without_library_bars
 from eagle_core.errors import (
     CheckpointMismatch,
@@ -36,11 +39,27 @@ from eagle_core.errors import (
     OutOfMemory,
 )
 from eagle_core.events import LoadProgress
-from eagle_core.folders import OnEvent, ignore_event
+from eagle_core.folders import OnEvent, cache_folder, ignore_event, make_cache_folder
 from eagle_core.kernels.attention import use_rows_attention
 from eagle_core.kernels.build import must_compile
+from eagle_core.kernels.ops import has_kernels
 from eagle_core.loading_head import head_source, load_head
 from eagle_core.packing import pack_layers
+from eagle_core.placement import (
+    SPLIT,
+    LoadPlan,
+    make_plan,
+    resolve_device,
+    resolve_dtype,
+    stored_in,
+)
+from eagle_core.precision import QUANTIZED_BYTES, inexact_reason
+from eagle_core.quantization import (
+    bitsandbytes_config,
+    check_quantized,
+    count_weights,
+    own_method_hint,
+)
 from eagle_core.sources import base_folder, read_json
 
 logger = logging.getLogger(__name__)
@@ -51,10 +70,11 @@ MEMORY_MESSAGES = ("out of memory", "can't allocate memory", "not enough memory"
 
 @dataclass(frozen=True, slots=True)
 class LoadedBase:
-    """A base model in evaluation mode on its device.
+    """A base model in evaluation mode on its device. ``name`` is how the user called it.
 
-    ``name`` is how the user called it, ``reproducible`` whether a row shall be computed alike alone and
-    beside others.
+    ``reproducible`` is whether a row shall be computed alike alone and beside others; ``precision_note`` says
+    what the precision costs, or why it was chosen; ``inexact_reason`` why drafting may change answers on
+    every device, "" if it can't.
     """
 
     model: PreTrainedModel
@@ -62,6 +82,9 @@ class LoadedBase:
     name: str
     context_length: int
     reproducible: bool = True
+    quantization: str = "none"
+    precision_note: str = ""
+    inexact_reason: str = ""
 
 
 def load_base(config: LoadConfig, on_event: OnEvent = ignore_event) -> LoadedBase:
@@ -72,21 +95,37 @@ def load_base(config: LoadConfig, on_event: OnEvent = ignore_event) -> LoadedBas
     Raises: ConfigError for a device or context length that cannot be; ModelNotFound, DownloadError,
         GatedRepo, CheckpointMismatch or ModelError for the model; DiskFull, OutOfMemory.
     """
-    device = resolve_device(config.device)
+    is_split = config.device == SPLIT
+    device = resolve_device("auto" if is_split else config.device)
     folder = base_folder(config, on_event)
     description = check_config(folder)
     context_length = resolve_context(config.context_length, description)
+    plan = make_plan(config, device, count_weights(folder), description)
     on_event(LoadProgress(f"loading {config.base}"))
+    if plan.note:
+        logger.info("%s", plan.note)
+        on_event(LoadProgress(plan.note))
     tokenizer = load_tokenizer(folder)
-    model = load_model(folder, resolve_dtype(config.dtype, device))
-    with memory_errors(config.base):
-        model.to(device)  # type: ignore[arg-type]  # transformers' decorator hides Module.to's overloads
+    model = load_model(folder, plan, stored_dtype(plan, description, on_event))
+    if plan.is_whole:
+        with memory_errors(config.base):
+            model.to(device)  # type: ignore[arg-type]  # transformers' decorator hides Module.to's overloads
     model.train(False)
     model.requires_grad_(False)
-    if device.type == "cpu":
+    if device.type == "cpu" and not plan.is_split:
         with memory_errors(config.base):
-            pack_if_it_fits(model, on_event)
-    return LoadedBase(model, tokenizer, config.base, context_length, config.reproducible)
+            pack_for_cpu(model, plan, on_event)
+    quantization = plan.own or plan.quantization
+    return LoadedBase(
+        model,
+        tokenizer,
+        config.base,
+        context_length,
+        config.reproducible,
+        quantization=quantization,
+        precision_note=plan.note,
+        inexact_reason=inexact_reason(quantization),
+    )
 
 
 def check_config(folder: Path) -> dict[str, Any]:
@@ -144,8 +183,25 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def load_model(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
-    """The folder's weights in ``dtype`` on the CPU, with PyTorch's fused attention where the model allows it.
+def stored_dtype(plan: LoadPlan, description: Mapping[str, Any], on_event: OnEvent) -> torch.dtype:
+    """What the weights are read as: the plan's dtype, or the half of it that holds them as well.
+
+    A checkpoint in bfloat16 for float32 on a CPU is widened layer by layer, when the layers are packed.
+    """
+    is_wide = plan.is_whole and plan.device.type == "cpu" and plan.dtype == torch.float32
+    if not is_wide or stored_in(description) != "bfloat16":
+        return plan.dtype
+    if must_compile():
+        on_event(LoadProgress("compiling the fast layers for this processor, once"))
+    return torch.bfloat16 if has_kernels() else plan.dtype
+
+
+def load_model(folder: Path, plan: LoadPlan, dtype: torch.dtype | None = None) -> PreTrainedModel:
+    """The folder's weights as planned, with PyTorch's fused attention where the model allows it.
+
+    Args: dtype: what they are read as; None: as planned.
+
+    A model that is neither quantized nor split stays on the CPU.
 
     Raises: ModelNotFound without weights; CheckpointMismatch for missing, misshapen or damaged tensors;
         ModelError for what transformers refuses; OutOfMemory.
@@ -157,16 +213,18 @@ def load_model(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
             expected="*.safetensors or pytorch_model*.bin",
             hint="fetch the model again; GGUF files are named one by one",
         )
+    offload_folder = new_offload_folder() if plan.is_split else None
     options: dict[str, Any] = {
-        "dtype": dtype,
+        "dtype": dtype or plan.dtype,
         "use_safetensors": has_safetensors,
         "weights_only": True,
         "local_files_only": True,
         "trust_remote_code": False,
         "output_loading_info": True,
         "ignore_mismatched_sizes": True,  # reported below, by name, with everything else that is wrong
+        **placing_options(plan, offload_folder),
     }
-    with loading_errors(folder), memory_errors(folder.name), without_library_bars():
+    with loading_errors(folder, plan), memory_errors(folder.name), without_library_bars():
         try:
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 folder, attn_implementation="sdpa", **options
@@ -178,9 +236,29 @@ def load_model(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
                 folder, attn_implementation="eager", **options
             )
     model, report = loaded
+    if offload_folder is not None:
+        weakref.finalize(model, shutil.rmtree, offload_folder, ignore_errors=True)
     check_report(folder, report)
+    if plan.by_bitsandbytes or plan.own in QUANTIZED_BYTES:
+        check_quantized(model, plan.own or plan.quantization)
     assert isinstance(model, PreTrainedModel)
     return model
+
+
+def new_offload_folder() -> str:
+    """For weights that find no room in memory; not in the system's temporary folder, which may be memory."""
+    make_cache_folder(cache_folder())
+    return tempfile.mkdtemp(prefix="offload-", dir=cache_folder())
+
+
+def placing_options(plan: LoadPlan, offload_folder: str | None) -> dict[str, Any]:
+    """What from_pretrained is told about devices and quantized weights; nothing for a plain model."""
+    options: dict[str, Any] = {}
+    if plan.by_bitsandbytes:
+        options["quantization_config"] = bitsandbytes_config(plan.quantization, plan.dtype)
+    if plan.device_map is not None:
+        options |= {"device_map": plan.device_map, "offload_folder": offload_folder}
+    return options
 
 
 def check_report(folder: Path, report: Mapping[str, Any]) -> None:
@@ -208,7 +286,7 @@ def some(names: list[str], limit: int = 4) -> str:
 
 
 @contextmanager
-def loading_errors(folder: Path) -> Iterator[None]:
+def loading_errors(folder: Path, plan: LoadPlan) -> Iterator[None]:
     """Turn what transformers and safetensors raise for a model they cannot load into our errors."""
     try:
         yield
@@ -220,10 +298,15 @@ def loading_errors(folder: Path) -> Iterator[None]:
             hint="fetch the model again",
         ) from error
     except (OSError, ValueError, ImportError, KeyError, RuntimeError) as error:
+        hint = "see which part transformers refuses; another format of the model may do"
+        if plan.own is not None:
+            hint = own_method_hint(plan.own)
+        elif plan.by_bitsandbytes:
+            hint = "use --quantization none, or a device with room for the whole quantized model"
         raise ModelError(
             f"{folder} cannot be loaded",
             got=first_line(error),
-            hint="see which part transformers refuses; another format of the model may do",
+            hint=hint,
         ) from error
 
 
@@ -235,15 +318,23 @@ def is_memory_error(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(part in text for part in MEMORY_MESSAGES)
 
 
-def pack_if_it_fits(model: PreTrainedModel, on_event: OnEvent) -> None:
-    """Swap in the faster layers, unless their copy of the weights could push out what else is running."""
-    n_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
-    if n_bytes > psutil.virtual_memory().available / 2:
-        on_event(LoadProgress("little free memory: the faster copy of the weights is left out"))
-        return
+def pack_for_cpu(model: PreTrainedModel, plan: LoadPlan, on_event: OnEvent) -> None:
+    """Swap in the faster layers. With the kernels the weights are kept once, packed.
+
+    Without, the packed ones are a second copy, left out where it could push out what else is running.
+    """
     if must_compile():
         on_event(LoadProgress("compiling the fast layers for this processor, once"))
-    pack_layers(model)
+    if has_kernels():
+        is_narrow = model.dtype != plan.dtype
+        pack_layers(model, is_int8=plan.quantization == "int8", widens=is_narrow, frees=True)
+        model.config.dtype = model.dtype
+    else:
+        n_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
+        if n_bytes > psutil.virtual_memory().available / 2:
+            on_event(LoadProgress("little free memory: the faster copy of the weights is left out"))
+            return
+        pack_layers(model)
     if model.dtype == torch.float32:
         use_rows_attention(model)
 
@@ -261,46 +352,6 @@ def memory_errors(name: str) -> Iterator[None]:
             got=first_line(error),
             hint="close other programs, choose bfloat16, or a smaller model",
         ) from error
-
-
-def resolve_device(name: str) -> torch.device:
-    """The device called ``name``; "auto" is the first of cuda, mps, cpu that is there.
-
-    Raises: ConfigError for a name that is no device, or a device that this machine lacks.
-    """
-    has_mps = torch.backends.mps.is_available()
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "mps" if has_mps else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ConfigError(
-            "device is not known", expected="auto, cpu, cuda, cuda:1 or mps", got=repr(name)
-        ) from error
-    n_devices = {"cpu": 1, "mps": int(has_mps), "cuda": torch.cuda.device_count()}
-    if (device.index or 0) >= n_devices.get(device.type, 0):
-        there = [f"{kind} ({n})" for kind, n in n_devices.items() if n]
-        raise ConfigError(
-            "this machine, or its PyTorch, does not have the device",
-            expected=" or ".join(there),
-            got=repr(name),
-            hint="use --device auto",
-        )
-    return device
-
-
-def resolve_dtype(name: DType, device: torch.device) -> torch.dtype:
-    """The dtype called ``name``.
-
-    "auto" is float32 on a CPU: there answers are the same with and without drafting, to the token, and
-    without matrix units bfloat16 is slower, too. On other devices it is bfloat16 where they compute in it.
-    """
-    if name != "auto":
-        return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
-    has_bfloat16 = device.type == "mps" or (
-        device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-    )
-    return torch.bfloat16 if has_bfloat16 else torch.float32
 
 
 def resolve_context(asked: int | None, description: Mapping[str, Any]) -> int:
@@ -326,4 +377,11 @@ def resolve_context(asked: int | None, description: Mapping[str, Any]) -> int:
     return asked or min(own or LONGEST_DEFAULT_CONTEXT, LONGEST_DEFAULT_CONTEXT)
 
 
-__all__ = ["LoadedBase", "head_source", "load_base", "load_head"]
+__all__ = [
+    "LoadedBase",
+    "head_source",
+    "load_base",
+    "load_head",
+    "resolve_device",
+    "resolve_dtype",
+]

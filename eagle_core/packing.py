@@ -12,8 +12,10 @@ Measured on 2 AVX-512 cores, all linear layers of the default model but the LM h
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,29 +34,65 @@ PLAIN = "plain_module"  # under this name a faster module remembers the one it r
 TOLERANCE = 1e-4  # relative to the largest value; float32 in another order of summation: 1e-6
 
 
-class RowLinear(nn.Module):
-    """A frozen float32 linear layer with packed weights."""
+Parts = list[tuple[Any, Callable[[], Tensor]]]
 
-    def __init__(self, linear: nn.Linear) -> None:
+
+class Packed(nn.Module):
+    """A module whose linear layers are kept packed; their own weights may be let go."""
+
+    def parts(self) -> Parts:
+        """The linear layers, each with what unpacks the weight that is computed with."""
+        raise NotImplementedError
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the packed weights."""
+        raise NotImplementedError
+
+
+class RowLinear(Packed):
+    """A frozen linear layer with packed weights."""
+
+    def __init__(self, linear: nn.Linear, *, is_int8: bool = False) -> None:
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.weight, self.bias = linear.weight, linear.bias
-        self._packed = ops.PackedWeight(linear.weight.detach())
+        self._packed = ops.PackedWeight(linear.weight, is_int8=is_int8)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """[..., in] -> [..., out] f32."""
         return ops.linear(inputs, self._packed, self.bias)
 
+    def parts(self) -> Parts:
+        """The layer itself."""
+        return [(self, self._packed.unpacked)]
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the packed weight."""
+        return self._packed.data.nbytes
+
+    @property
+    def is_int8(self) -> bool:
+        """Whether it computes in 8 bits."""
+        return self._packed.format == ops.INT8
+
 
 class _JointProduct:
     """Several linear layers of one input as one product; each part takes its columns of it."""
 
-    def __init__(self, layers: list[nn.Linear]) -> None:
-        self._packed = ops.PackedWeight(torch.cat([layer.weight.detach() for layer in layers]))
+    def __init__(self, layers: list[nn.Linear], *, is_int8: bool = False) -> None:
+        weight = torch.cat([layer.weight.detach() for layer in layers])
+        self._packed = ops.PackedWeight(weight, is_int8=is_int8)
         has_bias = layers[0].bias is not None
         self._bias = torch.cat([layer.bias.detach() for layer in layers]) if has_bias else None
         self._inputs: Tensor | None = None
         self._outputs: Tensor | None = None
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the packed weight."""
+        return self._packed.data.nbytes
 
     def part(self, inputs: Tensor, begin: int, end: int, is_last: bool) -> Tensor:
         """Columns of the product; it is taken once per input and forgotten with its last part."""
@@ -66,8 +104,12 @@ class _JointProduct:
             self._inputs = self._outputs = None
         return out
 
+    def rows(self, begin: int, end: int) -> Tensor:
+        """Rows of the joint weight, a copy."""
+        return self._packed.unpacked()[begin:end].clone()
 
-class JointLinear(nn.Module):
+
+class JointLinear(Packed):
     """One of several linear layers that share a product."""
 
     def __init__(self, linear: nn.Linear, joint: _JointProduct, begin: int, is_last: bool) -> None:
@@ -81,20 +123,43 @@ class JointLinear(nn.Module):
         end = self._begin + self.out_features
         return self._joint.part(inputs, self._begin, end, self._is_last)
 
+    def parts(self) -> Parts:
+        """The layer itself."""
+        end = self._begin + self.out_features
+        return [(self, partial(self._joint.rows, self._begin, end))]
 
-class RowGatedMlp(nn.Module):
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the joint weight, counted once."""
+        return self._joint.n_bytes if self._is_last else 0
+
+
+class RowGatedMlp(Packed):
     """down(silu(gate(x)) * up(x)) in one call; holds the layers under their own names."""
 
-    def __init__(self, mlp: Any) -> None:
+    def __init__(self, mlp: Any, *, is_int8: bool = False) -> None:
         super().__init__()
         self.gate_proj, self.up_proj, self.down_proj = mlp.gate_proj, mlp.up_proj, mlp.down_proj
         gate, up = self.gate_proj.weight.detach(), self.up_proj.weight.detach()
-        self._gate_up = ops.PackedWeight(ops.interleaved(gate, up))
-        self._down = ops.PackedWeight(self.down_proj.weight.detach())
+        self._gate_up = ops.PackedWeight(ops.interleaved(gate, up), is_int8=is_int8)
+        self._down = ops.PackedWeight(self.down_proj.weight, is_int8=is_int8)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """[..., D] -> [..., D] f32."""
         return ops.gated_mlp(inputs, self._gate_up, self._down)
+
+    def parts(self) -> Parts:
+        """The three layers."""
+        return [
+            (self.gate_proj, lambda: ops.separated(self._gate_up.unpacked())[0]),
+            (self.up_proj, lambda: ops.separated(self._gate_up.unpacked())[1]),
+            (self.down_proj, self._down.unpacked),
+        ]
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the packed weights."""
+        return self._gate_up.data.nbytes + self._down.data.nbytes
 
 
 class RowRmsNorm(nn.Module):
@@ -136,42 +201,125 @@ def can_pack() -> bool:
 
 
 @torch.no_grad()
-def pack_layers(model: nn.Module) -> int:
+def pack_layers(
+    model: nn.Module, *, is_int8: bool = False, widens: bool = False, frees: bool = False
+) -> int:
     """Swap the model's float32 CPU layers for faster ones; returns how many were swapped.
 
     Parameters keep their names, and a weight shared with an embedding stays shared. Subclasses
     (quantized layers) are left alone.
+
+    Args:
+        is_int8: keep weights, and round inputs, in 8 bits; needs the kernels.
+        widens: turn a model in bfloat16 into float32, layer by layer; its weights stay what they are.
+        frees: let go of weights that were packed; ``plain_layers`` and ``weight_of`` unpack them.
     """
-    return _swap_children(model, ops.has_kernels())
+    swap = _Swap(ops.has_kernels(), is_int8, widens, frees, _embeddings(model))
+    n_swapped = _swap_children(model, swap)
+    if widens:
+        model.float()
+    return n_swapped
 
 
-def _swap_children(parent: nn.Module, uses_kernels: bool) -> int:
-    n_swapped = _join_projections(parent) if uses_kernels else 0
+@dataclass(frozen=True, slots=True)
+class _Swap:
+    """How layers are swapped; ``kept`` are the ids of weights that something else uses as well."""
+
+    uses_kernels: bool
+    is_int8: bool = False
+    widens: bool = False
+    frees: bool = False
+    kept: frozenset[int] = frozenset()
+
+
+def _embeddings(model: nn.Module) -> frozenset[int]:
+    return frozenset(id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding))
+
+
+def _swap_children(parent: nn.Module, swap: _Swap) -> int:
+    n_swapped = _join_projections(parent, swap) if swap.uses_kernels else 0
     for name, child in list(parent.named_children()):
-        swapped = _faster(child, uses_kernels)
+        if isinstance(child, Packed):
+            continue
+        if swap.widens and not _is_large(child):
+            child.float()
+        swapped = _faster(child, swap)
         if swapped is child:
-            n_swapped += _swap_children(child, uses_kernels)
+            n_swapped += _swap_children(child, swap)
         else:
-            _swap(parent, name, swapped)
+            _swap(parent, name, swapped, swap)
             n_swapped += 1
     return n_swapped
 
 
-def _swap(parent: nn.Module, name: str, faster: nn.Module) -> None:
+def _is_large(module: nn.Module) -> bool:
+    """Whether to widen a module part by part: it holds an embedding, or a list of layers."""
+    return any(isinstance(part, (nn.Embedding, nn.ModuleList)) for part in module.modules())
+
+
+def _swap(parent: nn.Module, name: str, faster: nn.Module, swap: _Swap) -> None:
     """Put ``faster`` in a module's place; the module is remembered, but is no child any more."""
     faster.__dict__[PLAIN] = getattr(parent, name)
     setattr(parent, name, faster)
+    if swap.frees and isinstance(faster, Packed):
+        for linear, _ in faster.parts():
+            if id(linear.weight) not in swap.kept:
+                _let_go(linear)
+
+
+def _let_go(linear: Any) -> None:
+    linear.weight.data = linear.weight.data.new_empty(0)
+
+
+def weight_of(linear: Any) -> Tensor:
+    """Weight [out, in] of a linear layer, unpacked if it was let go."""
+    if linear.weight.numel() == 0 and isinstance(linear, Packed):
+        ((_, unpacked),) = linear.parts()
+        return unpacked()
+    weight: Tensor = linear.weight
+    return weight
+
+
+def count_let_go(model: nn.Module) -> int:
+    """Parameters that are kept packed only, and so are no parameters of the model any more."""
+    freed = [linear for linear, _ in _packed_parts(model) if linear.weight.numel() == 0]
+    return sum(int(linear.in_features * linear.out_features) for linear in freed)
+
+
+def bytes_read(model: nn.Module) -> int:
+    """Bytes of weights that a forward reads: all but an embedding that is nothing else."""
+    packed = [module for module in model.modules() if isinstance(module, Packed)]
+    swapped = {id(linear.weight) for linear, _ in _packed_parts(model)}
+    plain = {
+        id(m.weight)
+        for m in model.modules()
+        if isinstance(m, nn.Linear) and id(m.weight) not in swapped
+    }
+    left_out = (swapped | _embeddings(model)) - plain
+    others = sum(p.nbytes for p in model.parameters() if id(p) not in left_out)
+    return others + sum(module.n_bytes for module in packed)
+
+
+def _packed_parts(model: nn.Module) -> Parts:
+    packed = [module for module in model.modules() if isinstance(module, Packed)]
+    return [part for module in packed for part in module.parts()]
 
 
 @contextmanager
 def plain_layers(model: nn.Module) -> Iterator[None]:
-    """The model as transformers made it, for a while: its own layers and its own attention."""
+    """The model as transformers made it, for a while: its own layers and its own attention.
+
+    Weights that were let go are unpacked, which takes their full size in memory.
+    """
+    freed = [part for part in _packed_parts(model) if part[0].weight.numel() == 0]
     swapped = [
         (parent, name, child)
         for parent in model.modules()
         for name, child in parent.named_children()
         if PLAIN in child.__dict__
     ]
+    for linear, unpacked in freed:
+        linear.weight.data = unpacked()
     for parent, name, child in swapped:
         setattr(parent, name, child.__dict__[PLAIN])
     configs = set_attention(model, ROWS_ATTENTION, "sdpa")
@@ -182,31 +330,37 @@ def plain_layers(model: nn.Module) -> Iterator[None]:
             config._attn_implementation = ROWS_ATTENTION
         for parent, name, child in swapped:
             setattr(parent, name, child)
+        for linear, _ in freed:
+            _let_go(linear)
 
 
-def packed_if_faster(linear: nn.Linear) -> nn.Module:
+def packed_if_faster(linear: nn.Linear, *, is_int8: bool = False) -> nn.Module:
     """A packed layer of the same weight, or the layer itself where packing is not possible."""
-    return _faster(linear, ops.has_kernels())
+    return _faster(linear, _Swap(ops.has_kernels(), is_int8))
 
 
-def _faster(module: Any, uses_kernels: bool) -> nn.Module:
+def _faster(module: Any, swap: _Swap) -> nn.Module:
     """The module's faster form, or itself."""
     candidate: nn.Module
     if _is_plain_linear(module):
-        if not uses_kernels and not can_pack():
+        if not swap.uses_kernels and not can_pack():
             return module  # type: ignore[no-any-return]
-        candidate = RowLinear(module) if uses_kernels else PackedLinear(module)
+        candidate = RowLinear(module) if swap.uses_kernels else PackedLinear(module)
         width = module.in_features
-    elif uses_kernels and _is_gated_mlp(module):
+    elif swap.uses_kernels and _is_gated_mlp(module):
         candidate, width = RowGatedMlp(module), module.gate_proj.in_features
-    elif uses_kernels and _is_rms_norm(module):
+    elif swap.uses_kernels and _is_rms_norm(module):
         candidate, width = RowRmsNorm(module), module.weight.shape[0]
     else:
         return module  # type: ignore[no-any-return]
-    return candidate if _agrees(module, candidate, width) else module
+    if not _agrees(module, candidate, width):
+        return module  # type: ignore[no-any-return]
+    if swap.is_int8 and isinstance(candidate, (RowLinear, RowGatedMlp)):
+        return type(candidate)(module, is_int8=True)
+    return candidate
 
 
-def _join_projections(parent: nn.Module) -> int:
+def _join_projections(parent: nn.Module, swap: _Swap) -> int:
     """Let the query, key and value layers of an attention module share one product."""
     names = ("q_proj", "k_proj", "v_proj")
     layers = [getattr(parent, name, None) for name in names]
@@ -216,19 +370,26 @@ def _join_projections(parent: nn.Module) -> int:
     same_input = len({layer.in_features for layer in linears}) == 1
     if not same_input or len({layer.bias is None for layer in linears}) != 1:
         return 0
-    joint, begin = _JointProduct(linears), 0
-    parts: list[JointLinear] = []
-    for layer in linears:
-        parts.append(JointLinear(layer, joint, begin, is_last=layer is linears[-1]))
-        begin += layer.out_features
+    parts = _joint_parts(linears, is_int8=False)
     inputs = _probe(linears[0].in_features)
     if not all(
         _is_close(layer(inputs), part(inputs)) for layer, part in zip(linears, parts, strict=True)
     ):
         return 0
+    if swap.is_int8:
+        parts = _joint_parts(linears, is_int8=True)
     for name, part in zip(names, parts, strict=True):
-        _swap(parent, name, part)
+        _swap(parent, name, part, swap)
     return len(parts)
+
+
+def _joint_parts(linears: list[nn.Linear], *, is_int8: bool) -> list[JointLinear]:
+    joint, begin = _JointProduct(linears, is_int8=is_int8), 0
+    parts: list[JointLinear] = []
+    for layer in linears:
+        parts.append(JointLinear(layer, joint, begin, is_last=layer is linears[-1]))
+        begin += layer.out_features
+    return parts
 
 
 def _is_plain_linear(module: Any) -> bool:
@@ -290,12 +451,16 @@ def _is_close(wanted: Any, found: Tensor) -> bool:
 __all__ = [
     "MOST_ROWS",
     "JointLinear",
+    "Packed",
     "PackedLinear",
     "RowGatedMlp",
     "RowLinear",
     "RowRmsNorm",
+    "bytes_read",
     "can_pack",
+    "count_let_go",
     "pack_layers",
     "packed_if_faster",
     "plain_layers",
+    "weight_of",
 ]

@@ -93,7 +93,7 @@ def _gap_float32(
         return _gap(logits, found)
     parameters = list(target.model.parameters())
     n_bytes = 4 * sum(parameter.numel() for parameter in parameters)
-    is_plain = all(parameter.dtype == target.dtype for parameter in parameters)
+    is_plain = all(p.dtype == target.dtype and not p.is_meta for p in parameters)
     if not is_plain or n_bytes > psutil.virtual_memory().available / 2:
         return None
     with plain_layers(target.model):

@@ -88,7 +88,16 @@ def self_test(target: Target, seed: int = 0) -> SelfTest:
     """
     started = perf_counter()
     tokens, cache = _Tokens(target, seed), target.new_cache(N_PROMPT + 8)
-    alone, off = _check_plain(target, tokens, cache)
+    try:
+        alone, off = _check_plain(target, tokens, cache)
+    except (torch.OutOfMemoryError, MemoryError):
+        raise
+    except WHAT_MODELS_RAISE as error:
+        raise ModelError(
+            "the model cannot be run",
+            got=f"{type(error).__name__}: {str(error).partition(chr(10))[0]}",
+            hint="another --dtype or --quantization may do; else choose another model",
+        ) from error
     coarse = min(max(COARSE_TOLERANCE, COARSE_SHARE * off), MOST_COARSE)
     tolerance = TOLERANCES.get(target.dtype, coarse)
     # Experts' products have other shapes when a token goes to another expert: then it is rounding.

@@ -10,14 +10,13 @@ import dataclasses
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
-from jinja2.exceptions import TemplateError
-
-from eagle_core.config import DraftConfig, GenerationConfig, LoadConfig
+from eagle_core import templates
+from eagle_core.config import DraftConfig, GenerationConfig, HeadDType, LoadConfig
 from eagle_core.differences import Difference
 from eagle_core.drafters.base import Drafter
 from eagle_core.drafters.eagle import EagleDrafter
@@ -35,11 +34,11 @@ from eagle_core.events import (
     StepDone,
     TextDelta,
 )
-from eagle_core.heads.eagle1 import Eagle1Head
-from eagle_core.kernels.attention import use_rows_attention
+from eagle_core.head_precision import head_dtype_name, place_head
+from eagle_core.heads.base import DraftHead
 from eagle_core.loading import LoadedBase, is_memory_error, load_base
-from eagle_core.loading_head import head_source, load_head
-from eagle_core.packing import pack_layers
+from eagle_core.loading_head import check_before_download, head_source, load_head
+from eagle_core.packing import bytes_read, count_let_go
 from eagle_core.queueing import TicketQueue
 from eagle_core.rounding import explain_difference
 from eagle_core.selftest import Drafting, rounding_reason, self_test
@@ -68,6 +67,8 @@ class SessionInfo:
     ``drafting`` is what the self-test found the base able to check, ``drafting_reason`` why no trees.
     ``rounding_reason`` says why answers with and without drafting may part, "" where they cannot;
     ``reproducible`` is whether rows are computed so that they do not, where there is a choice.
+    ``precision_note`` says what the precision costs. ``chat_template`` is "own", a built-in one's name or a
+    file's, or None for a base model without one.
     """
 
     base: str
@@ -77,10 +78,15 @@ class SessionInfo:
     context_length: int
     n_parameters: int
     n_head_parameters: int
+    weight_bytes: int = 0  # that one forward reads
     drafting: Drafting = "tree"
     drafting_reason: str = ""
     reproducible: bool = True
     rounding_reason: str = ""
+    quantization: str = "none"
+    precision_note: str = ""
+    head_dtype: str | None = None
+    chat_template: str | None = None
 
 
 class Session:
@@ -91,28 +97,37 @@ class Session:
         head: a head that fits it, or None: then every answer is decoded plainly, and says so.
         head_name: how the head is called.
         on_event: hears when the base's self-test finds a limit.
+        head_dtype: precision of the head.
+        chat_template: a built-in template's name or a file, instead of the model's own.
     Raises: ModelError when the base cannot be run rightly.
     """
 
     def __init__(
         self,
         base: LoadedBase,
-        head: Eagle1Head | None,
+        head: DraftHead | None,
         head_name: str | None = None,
         on_event: Callable[[Event], None] | None = None,
+        head_dtype: HeadDType = "auto",
+        chat_template: str | None = None,
     ) -> None:
+        self._template = templates.named(chat_template) if chat_template is not None else None
         self._tokenizer: Any = base.tokenizer
-        self._target = Target(base.model, base.context_length)
+        feature_layers = head.feature_layers if head is not None else ()
+        self._target = Target(base.model, base.context_length, feature_layers)
+        self._inexact_reason = base.inexact_reason
         self._target.set_reproducible(base.reproducible)
-        test = self_test(self._target)
-        logger.info("self-test: %s", test)
-        if test.reason and on_event is not None:
-            on_event(LoadProgress(test.reason))
+        drafting, drafting_reason, may_part = self._test()
+        if drafting_reason and on_event is not None:
+            on_event(LoadProgress(drafting_reason))
         self._cache = self._target.new_cache(self._target.context_length + TREE_ROOM)
+        n_head_parameters = 0
         if head is not None:
-            head = head.to(self._target.device, self._target.dtype).eval()
-            pack_layers(head)
-            use_rows_attention(head)
+            n_head_parameters = sum(parameter.numel() for parameter in head.parameters())
+            head = place_head(
+                head, self._target.device, self._target.dtype, head_dtype,
+                is_int8=base.quantization == "int8" and head_dtype == "auto",
+            )  # fmt: skip
         self._head = head
         self._eagle: EagleDrafter | None = None
         self._eos_ids = self._target.eos_ids(base.tokenizer)
@@ -125,13 +140,21 @@ class Session:
             dtype=str(self._target.dtype).removeprefix("torch."),
             device=str(self._target.device),
             context_length=self._target.context_length,
-            n_parameters=sum(p.numel() for p in base.model.parameters()),
-            n_head_parameters=sum(p.numel() for p in head.parameters()) if head is not None else 0,
-            drafting=test.drafting,
-            drafting_reason=test.reason,
+            # transformers counts a byte of two 4-bit weights as two; we count what was let go.
+            n_parameters=base.model.num_parameters() + count_let_go(base.model),
+            weight_bytes=bytes_read(base.model),
+            n_head_parameters=n_head_parameters,
+            drafting=drafting,
+            drafting_reason=drafting_reason,
             reproducible=base.reproducible,
-            rounding_reason=rounding_reason(self._target, test),
+            rounding_reason=may_part,
+            quantization=base.quantization,
+            precision_note=base.precision_note,
+            head_dtype=head_dtype_name(head, head_dtype) if head is not None else None,
         )
+        with suppress(NoChatTemplate):  # said when a chat is to be answered
+            name = self._chosen_template().name
+            self.info = dataclasses.replace(self.info, chat_template=name)
 
     @classmethod
     def open(cls, config: LoadConfig, on_event: Callable[[Event], None] | None = None) -> Session:
@@ -141,12 +164,17 @@ class Session:
         Raises: ModelError, ResourceError or ConfigError, each with a hint.
         """
         report = on_event if on_event is not None else _ignore
-        base = load_base(config, report)
+        if config.chat_template is not None:
+            templates.named(
+                config.chat_template
+            )  # a misspelled one is said before anything is loaded
         source = head_source(config)
+        check_before_download(config, report)
+        base = load_base(config, report)
         if source is None:
-            return cls(base, None, on_event=report)
+            return cls(base, None, None, report, chat_template=config.chat_template)
         head = load_head(source, base.model, report, offline=config.offline)
-        return cls(base, head, Path(source).name, report)
+        return cls(base, head, Path(source).name, report, config.head_dtype, config.chat_template)
 
     @property
     def tokenizer(self) -> Any:
@@ -167,38 +195,38 @@ class Session:
         """Token ids of plain text, without a chat template."""
         return list(self._tokenizer(text).input_ids)
 
+    def use_template(self, name: str) -> None:
+        """Chat by another template from now on: a built-in one's name (``templates.names()``), or a file.
+
+        Raises: ConfigError when there is no such template.
+        """
+        self._template = templates.named(name)
+        self.info = dataclasses.replace(self.info, chat_template=self._template.name)
+
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:
-        """Token ids of a chat in the model's own template, ready for the answer.
+        """Token ids of a chat, ready for the answer.
 
         A last message of the assistant is an answer to be continued: its text is the answer's beginning.
         Raises: NoChatTemplate when the model has none; ConfigError when it refuses these messages.
         """
-        if getattr(self._tokenizer, "chat_template", None) is None:
-            raise NoChatTemplate(
-                f"{self.info.base} has no chat template",
-                expected="an instruct or chat model",
-                got="a base model",
-                hint="choose an instruct model, or use `eagle-chat generate --raw`",
-            )
-        turns, beginning = list(messages), ""
-        if turns and turns[-1]["role"] == "assistant":
-            beginning = turns.pop()["content"]
-        try:
-            text = self._tokenizer.apply_chat_template(
-                turns, add_generation_prompt=True, tokenize=False
-            )
-        except TemplateError as error:
-            raise ConfigError(
-                f"{self.info.base}'s chat template refuses these messages",
-                expected="turns that the template knows",
-                got=str(error),
-                hint="leave the system prompt empty, and let user and assistant take turns",
-            ) from error
-        return list(self._tokenizer(text + beginning, add_special_tokens=False).input_ids)
+        return self._encode_chat(messages)[0]
+
+    def _encode_chat(self, messages: Sequence[Message]) -> tuple[list[int], tuple[str, ...]]:
+        """Token ids of a chat, and what was changed to make the template take it."""
+        turns = [{"role": str(m["role"]), "content": m["content"]} for m in messages]
+        is_continued = bool(turns) and turns[-1]["role"] == "assistant"
+        beginning = turns.pop()["content"] if is_continued else ""
+        rendered = templates.render(self._tokenizer, self._chosen_template(), turns)
+        ids = list(self._tokenizer(rendered.text + beginning, add_special_tokens=False).input_ids)
+        return ids, rendered.notices
 
     def count_tokens(self, messages: Sequence[Message]) -> int:
-        """Tokens of a chat in the model's own template. Raises as :meth:`encode_chat` does."""
+        """Tokens of a chat in its template. Raises as :meth:`encode_chat` does."""
         return len(self.encode_chat(messages))
+
+    def _chosen_template(self) -> templates.Template:
+        has_own = getattr(self._tokenizer, "chat_template", None) is not None
+        return templates.choose(self._template, has_own, self.info.base)
 
     def token_text(self, token_id: int) -> str:
         """One token for the eye; bytes that are no whole character are shown in the vocabulary's spelling."""
@@ -215,12 +243,13 @@ class Session:
         *,
         cancel: threading.Event | None = None,
     ) -> Iterator[Event]:
-        """Answer a chat; see :meth:`generate`."""
+        """Answer a chat; see :meth:`generate`. What had to be changed for the template is said first."""
         try:
-            prompt_ids = self.encode_chat(messages)
+            prompt_ids, notices = self._encode_chat(messages)
         except EagleError as error:
             yield _failed(error)
             return
+        yield from (Notice("info", notice) for notice in notices)
         yield from self.generate(prompt_ids, generation, draft, cancel=cancel)
 
     def generate(
@@ -280,15 +309,24 @@ class Session:
         """
         with self._turn():
             self._target.set_reproducible(is_on)
-            test = self_test(self._target)
+            drafting, drafting_reason, may_part = self._test()
             self._reset()
             self.info = dataclasses.replace(
                 self.info,
-                drafting=test.drafting,
-                drafting_reason=test.reason,
+                drafting=drafting,
+                drafting_reason=drafting_reason,
                 reproducible=is_on,
-                rounding_reason=rounding_reason(self._target, test),
+                rounding_reason=may_part,
             )
+
+    def _test(self) -> tuple[Drafting, str, str]:
+        """What the model can check, why no trees, and why answers may part all the same."""
+        test = self_test(self._target)
+        logger.info("self-test: %s", test)
+        inexact = self._inexact_reason
+        if test.drafting == "none":
+            return "none", "; ".join(filter(None, (test.reason, inexact))), ""
+        return test.drafting, test.reason, inexact or rounding_reason(self._target, test)
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
@@ -348,6 +386,8 @@ class Session:
         _check_prompt(prompt_ids, self._target.vocab_size)
         if draft.drafter != "none" and self.info.drafting != "tree":
             yield Notice("warning", self.info.drafting_reason)
+        elif draft.drafter != "none" and self._inexact_reason:
+            yield Notice("warning", self._inexact_reason)
         if draft.drafter == "eagle" and self._head is None and self.info.drafting != "none":
             yield Notice(
                 "warning", f"no EAGLE head is known for {self.info.base}: drafting by lookup alone"

@@ -19,7 +19,10 @@ from eagle_core.events import LoadProgress
 from eagle_core.folders import OnEvent, build_folder, cache_folder, check_free_space, ignore_event
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
-HEAD_FILES = ("config.json", "*.safetensors", "pytorch_model.bin")
+HEAD_FILES = (
+    "config.json", "*.safetensors", "*.index.json", "pytorch_model*.bin", "freq_*.pt",
+)  # fmt: skip
+CONFIG_NAME = "config.json"
 
 
 def base_folder(config: LoadConfig, on_event: OnEvent = ignore_event) -> Path:
@@ -99,6 +102,42 @@ def head_folder(
     return hub_folder(str(source), HEAD_FILES, on_event, offline)
 
 
+def head_config(
+    source: str | Path, on_event: OnEvent = ignore_event, offline: bool = False
+) -> dict[str, Any]:
+    """A head's config.json; of a Hub repository it alone is fetched.
+
+    Raises: as :func:`head_folder` and :func:`read_json`.
+    """
+    path = Path(source).expanduser()
+    if path.is_dir() or not HUB_ID.fullmatch(str(source)):
+        return read_json(head_folder(source, on_event, offline) / CONFIG_NAME)
+    return read_json(hub_folder(str(source), (CONFIG_NAME,), on_event, offline) / CONFIG_NAME)
+
+
+def base_config(config: LoadConfig, on_event: OnEvent = ignore_event) -> dict[str, Any] | None:
+    """The base's config.json, if it can be had without the weights: None for .gguf files, wheels and unknown
+    names.
+
+    Raises: the errors of a download.
+    """
+    entry = catalog.lookup(config.base)
+    if entry is not None:
+        if not isinstance(entry.source, catalog.HubSource):
+            return None
+        name, revision = entry.source.repo_id, entry.source.revision
+        folder = hub.fetch_repo(name, revision, (CONFIG_NAME,), on_event, config.offline)
+        return read_json(folder / CONFIG_NAME)
+    path = Path(config.base).expanduser()
+    if path.is_dir():
+        return read_json(path / CONFIG_NAME)
+    if path.suffix.lower() == ".gguf" or not HUB_ID.fullmatch(config.base):
+        return None
+    return read_json(
+        hub_folder(config.base, (CONFIG_NAME,), on_event, config.offline) / CONFIG_NAME
+    )
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file.
 
@@ -123,4 +162,4 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-__all__ = ["base_folder", "head_folder", "read_json"]
+__all__ = ["base_config", "base_folder", "head_config", "head_folder", "read_json"]

@@ -2,14 +2,15 @@
 
 The model is called through its public forward, so quantised layers, logit softcaps and multi-device
 placement stay its own business. Features are the hidden states after the final norm, right before
-the LM head (arXiv 2401.15077, 3.1). Forwards write their rows behind the committed ones of the cache;
+the LM head (arXiv 2401.15077, 3.1), or states between chosen layers for heads that fuse several
+(EAGLE-3, arXiv 2503.01840). Forwards write their rows behind the committed ones of the cache;
 ``prefill_chunk`` commits them, ``forward_tree`` leaves that to the caller.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
 from eagle_core.cache import KVCache, StateCache
+from eagle_core.capture import captured_states, check_states, decoder_layers
 from eagle_core.errors import ConfigError, ModelError
 from eagle_core.kernels.attention import NAME as ROWS_ATTENTION
 from eagle_core.kernels.attention import (
@@ -25,13 +27,12 @@ from eagle_core.kernels.attention import (
     use_rows_attention,
     uses_rows_attention,
 )
-from eagle_core.kernels.tape import TapeDeck
+from eagle_core.kernels.tape import FIXED_ROPES, TapeDeck
 from eagle_core.tree import DraftTree
 
 MIN_CPU_ROWS, MIN_DEVICE_ROWS = 2, 32  # rows of a reproducible forward in 16 bits
 DEFAULT_CONTEXT_LENGTH = 8192  # longest context when none is asked for; long caches cost memory
 _KNOWN_LAYERS = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
-_FIXED_ROPES = frozenset({"default", "linear", "llama3", "yarn"})
 _KNOWN_ATTENTION = frozenset({"sdpa", "eager", ROWS_ATTENTION})
 
 Sees = Callable[[Tensor, Tensor], Tensor]  # (query positions, key positions) -> bool, broadcast
@@ -39,7 +40,10 @@ Sees = Callable[[Tensor, Tensor], Tensor]  # (query positions, key positions) ->
 
 @dataclass(frozen=True, slots=True)
 class TargetOutput:
-    """``logits`` [R, V] and ``features`` [T, D]; R is T for a tree and 1 for a prefill chunk."""
+    """``logits`` [R, V] and ``features`` [T, D]; R is T for a tree and 1 for a prefill chunk.
+
+    With n feature layers the features are [T, n D], the layers' states side by side.
+    """
 
     logits: Tensor
     features: Tensor
@@ -51,14 +55,21 @@ class Target:
     Args:
         model: the model, in eval mode, with sdpa or eager attention.
         context_length: longest prompt plus answer in tokens; None: the model's own, at most 8192.
+        feature_layers: states that serve as features (``capture``); none: the one after the final norm.
     A model that keeps recurrent state (``has_state``) takes one token at a time, no tree.
 
     Raises:
         ModelError: no causal language model, or its attention takes no mask.
         ConfigError: context_length is beyond the model's own.
+        IncompatibleHead: the model has no such feature layers.
     """
 
-    def __init__(self, model: PreTrainedModel, context_length: int | None = None) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        context_length: int | None = None,
+        feature_layers: Sequence[int] = (),
+    ) -> None:
         self.model = model
         self._config: Any = model.config.get_text_config()
         parameters = inspect.signature(model.forward).parameters
@@ -75,6 +86,10 @@ class Target:
         self._embedding = _module(model, "get_input_embeddings")
         self._lm_head = _module(model, "get_output_embeddings")
         self._decoder = _module(model, "get_decoder")
+        self.feature_layers = check_states(feature_layers, self.n_layers)
+        self._layers = (
+            decoder_layers(self._decoder, self.n_layers) if feature_layers else nn.ModuleList()
+        )
         self._mask = _MaskBuffer(self.dtype, self.device)
         self.set_reproducible(uses_rows_attention(self._config))
 
@@ -106,9 +121,11 @@ class Target:
 
     @property
     def device(self) -> torch.device:
-        """Where token ids go in."""
-        weight = next(self._embedding.parameters())
-        return weight.device
+        """Where everything but the model's own parts lives: beside the LM head.
+
+        A model that is spread over several devices moves its inputs itself, and brings its logits back.
+        """
+        return execution_device(self._lm_head)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -130,7 +147,7 @@ class Target:
     def embed(self, ids: Tensor) -> Tensor:
         """Embeddings [..., D] of ids [...], as the model itself feeds them to its first layer."""
         embedded: Tensor = self._embedding(ids)
-        return embedded
+        return embedded.to(self.device)
 
     @torch.inference_mode()
     def lm_head(self, features: Tensor) -> Tensor:
@@ -219,20 +236,24 @@ class Target:
         return output.logits, output.features
 
     @torch.inference_mode()
-    def batch_features(self, ids: Tensor) -> Tensor:
-        """Features [B, T, D] of whole texts [B, T] i64 at once, without a cache; for training data."""
-        device = self.device
-        features: Tensor = self._decoder(input_ids=ids.to(device), use_cache=False)[0]
-        return features
+    def batch_features(self, ids: Tensor, layers: Sequence[int] = ()) -> Tensor:
+        """Features of whole texts [B, T] i64 at once, without a cache; for training data.
+
+        Returns: [B, T, D], the state after the final norm; with n ``layers`` theirs too, [B, T, (1 + n) D].
+        """
+        blocks = decoder_layers(self._decoder, self.n_layers) if layers else nn.ModuleList()
+        with captured_states(blocks, check_states(layers, self.n_layers)) as states:
+            features: Tensor = self._decoder(input_ids=ids.to(self.device), use_cache=False)[0]
+        return torch.cat([features, *(states[layer] for layer in layers)], dim=-1)
 
     def _forward(
         self, ids: Tensor, positions: Tensor, mask: Any, cache: KVCache, *, n_logits: int
     ) -> TargetOutput:
         """ids [T], positions [T] -> logits [n_logits, V], features [T, D]."""
-        captured: list[Tensor] = []
+        finals: list[Tensor] = []
 
         def capture(_module: nn.Module, _inputs: Any, output: Any) -> None:
-            captured.append(output[0])
+            finals.append(output[0])
 
         arguments: dict[str, Any] = {self._cache_argument: cache.states}
         if self._takes_positions:
@@ -241,15 +262,24 @@ class Target:
             arguments["logits_to_keep"] = n_logits
         handle = self._decoder.register_forward_hook(capture)
         try:
-            output = self.model(
-                input_ids=ids.unsqueeze(0),
-                attention_mask=mask,
-                use_cache=True,
-                **arguments,
-            )
+            with captured_states(self._layers, self.feature_layers) as states:
+                output = self.model(
+                    input_ids=ids.unsqueeze(0),
+                    attention_mask=mask,
+                    use_cache=True,
+                    **arguments,
+                )
         finally:
             handle.remove()
-        return TargetOutput(output.logits[0, -n_logits:], captured[0][0])
+        logits = output.logits[0, -n_logits:].to(self.device)  # [n_logits, V]
+        return TargetOutput(logits, self._features(finals[0], states).to(self.device))
+
+    def _features(self, final: Tensor, states: Mapping[int, Tensor]) -> Tensor:
+        """[1, T, D] after the final norm, and the captured states -> [T, D], or [T, n D] of n layers."""
+        if not self.feature_layers:
+            return final[0]
+        chosen = [states[layer][0].to(final.device) for layer in self.feature_layers]
+        return torch.cat(chosen, dim=-1)  # [T, n D]
 
     def _tree_mask(
         self, ancestors: Tensor, positions: Tensor, max_depth: int, cache: KVCache
@@ -328,13 +358,21 @@ def _visibility(config: Any, kind: str, last_position: int) -> Sees | None:
     return None
 
 
+def execution_device(module: nn.Module) -> torch.device:
+    """Where a module computes; its weights may lie elsewhere until then (accelerate's hooks)."""
+    hooked = getattr(getattr(module, "_hf_hook", None), "execution_device", None)
+    if hooked is not None:
+        return torch.device(hooked)
+    return next(module.parameters()).device
+
+
 def _can_be_recorded(config: Any) -> bool:
     """Whether forwards may be replayed: rows attention, one kind of mask, rotations that do not change."""
     if not uses_rows_attention(config):
         return False
     kinds = set(getattr(config, "layer_types", None) or ()) or {_uniform_kind(config)}
     rope = getattr(config, "rope_parameters", None) or {}
-    return kinds == {"full_attention"} and rope.get("rope_type", "default") in _FIXED_ROPES
+    return kinds == {"full_attention"} and rope.get("rope_type", "default") in FIXED_ROPES
 
 
 def _module(model: PreTrainedModel, getter: str) -> nn.Module:

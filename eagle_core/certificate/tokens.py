@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 
@@ -15,7 +16,9 @@ from eagle_core.drafters.eagle import EagleDrafter
 from eagle_core.drafters.none import NoDrafter
 from eagle_core.engine import generate_tokens
 from eagle_core.events import Finished
+from eagle_core.heads.base import DraftHead
 from eagle_core.heads.eagle1 import Eagle1Config, Eagle1Head
+from eagle_core.heads.eagle3 import Eagle3Config, Eagle3Head
 from eagle_core.target import Target
 from eagle_core.testing import OracleDrafter, RandomTreeDrafter, WrongDrafter, tiny_target
 
@@ -30,6 +33,8 @@ SETTINGS = (
     ),
 )
 WIDE = TreeConfig("dynamic", depth=4, branching=4, size=16)
+LAYERS = (2, 1, 0)  # the tiny model has two
+Head = TypeVar("Head", bound=DraftHead)
 Make = Callable[[Target, list[int]], Drafter]
 
 
@@ -41,11 +46,22 @@ class Case:
     tree: TreeConfig
     make: Make
     accepts: bool | None  # True: some tokens; False: none; None: as it happens
+    feature_layers: tuple[int, ...] = ()
 
 
 def _eagle(tree: TreeConfig) -> Make:
     return lambda target, _: EagleDrafter(
         random_head(target.hidden_size),
+        target.embed,
+        target.output_embeddings,
+        tree,
+        target.context_length + 1,
+    )
+
+
+def _eagle3(tree: TreeConfig) -> Make:
+    return lambda target, _: EagleDrafter(
+        random_eagle3_head(target.hidden_size, target.vocab_size),
         target.embed,
         target.output_embeddings,
         tree,
@@ -70,17 +86,31 @@ def cases() -> tuple[Case, ...]:
         Case("eagle, chain", chain, _eagle(chain), None),
         Case("eagle, static", static, _eagle(static), None),
         Case("eagle, dynamic", WIDE, _eagle(WIDE), None),
+        Case("eagle-3, dynamic", WIDE, _eagle3(WIDE), None, LAYERS),
     )
 
 
 def random_head(hidden_size: int, seed: int = 0) -> Eagle1Head:
     """A head with random weights; what it drafts is confident nonsense."""
-    head = Eagle1Head(Eagle1Config(hidden_size, 48, n_heads=4, n_kv_heads=2, head_dim=8)).eval()
+    head = Eagle1Head(Eagle1Config(hidden_size, 48, n_heads=4, n_kv_heads=2, head_dim=8))
+    return _randomized(head, seed)
+
+
+def random_eagle3_head(hidden_size: int, vocab_size: int, seed: int = 0) -> Eagle3Head:
+    """The same for EAGLE-3: it fuses three layers' features."""
+    config = Eagle3Config(
+        hidden_size, hidden_size, 48, n_heads=4, n_kv_heads=2, head_dim=8, feature_layers=LAYERS,
+        vocab_size=vocab_size,
+    )  # fmt: skip
+    return _randomized(Eagle3Head(config), seed)
+
+
+def _randomized(head: Head, seed: int) -> Head:
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in head.parameters():
             parameter.normal_(0.0, 0.4, generator=generator)
-    return head.requires_grad_(False)
+    return head.eval().requires_grad_(False)
 
 
 def write(target: Target, drafter: Drafter, tree: TreeConfig, config: GenerationConfig) -> Finished:
@@ -95,10 +125,11 @@ def write(target: Target, drafter: Drafter, tree: TreeConfig, config: Generation
 def token_checks() -> Iterator[Check]:
     """A check per drafter and rule."""
     target = tiny_target("llama", seed=3)
+    fused = Target(target.model, feature_layers=LAYERS)
     plain = [list(write(target, NoDrafter(), WIDE, config).token_ids) for config in SETTINGS]
     for case in cases():
         for rule in ("greedy", "match"):
-            yield _check(target, case, rule, plain)
+            yield _check(fused if case.feature_layers else target, case, rule, plain)
 
 
 def _check(target: Target, case: Case, rule: str, plain: list[list[int]]) -> Check:

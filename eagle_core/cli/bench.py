@@ -130,14 +130,9 @@ def header_of(session: Session, settings: dict[str, Any]) -> dict[str, Any]:
     return {
         **provenance(info.device),
         "model": dataclasses.asdict(info),
-        "weight_bytes": info.n_parameters * bytes_of(info.dtype),
+        "weight_bytes": info.weight_bytes,
         "settings": settings,
     }
-
-
-def bytes_of(dtype: str) -> int:
-    """Bytes of one weight."""
-    return 4 if "32" in dtype else 2
 
 
 def show_rows(rows: Iterable[Row], writer: BenchWriter, total: int, progress: Progress) -> None:

@@ -65,13 +65,15 @@ def run(args: argparse.Namespace) -> int:
     progress = Progress()
     session = open_session(load, progress)
     try:
-        ids = encode_prompt(session, prompt, args.system, is_raw=args.raw)
         with stop_on_interrupt() as stop:
-            transcript = read_answer(
-                session.generate(ids, generation, draft, cancel=stop),
-                progress,
-                ignore_text if args.json else write_text,
-            )
+            if args.raw:
+                ids = session.encode(prompt)
+                events = session.generate(ids, generation, draft, cancel=stop)
+            else:
+                messages = as_chat(prompt, args.system)
+                events = session.chat(messages, generation, draft, cancel=stop)
+            show = ignore_text if args.json else write_text
+            transcript = read_answer(events, progress, show)
         if args.json:
             configs = {"load": load, "generation": generation, "draft": draft}
             write_json(answer_as_data(transcript, session, configs))
@@ -96,17 +98,12 @@ def read_prompt(path: str) -> str:
         ) from error
 
 
-def encode_prompt(session: Session, prompt: str, system: str | None, *, is_raw: bool) -> list[int]:
-    """Prompt ids, with the chat template unless ``is_raw``.
-
-    Raises: NoChatTemplate.
-    """
-    if is_raw:
-        return session.encode(prompt)
+def as_chat(prompt: str, system: str | None) -> list[Message]:
+    """A prompt as a chat of one turn, the system prompt before it."""
     messages: list[Message] = [{"role": "user", "content": prompt}]
     if system is not None:
         messages.insert(0, {"role": "system", "content": system})
-    return session.encode_chat(messages)
+    return messages
 
 
 def write_text(delta: TextDelta) -> None:

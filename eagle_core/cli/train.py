@@ -17,6 +17,7 @@ from eagle_core.events import TrainStep
 from eagle_core.train.config import CollectConfig, FitConfig
 
 if TYPE_CHECKING:
+    from eagle_core.heads.families import HeadConfig
     from eagle_core.session import Session
 
 CONVERSATIONS_NAME = "conversations.npz"
@@ -80,6 +81,7 @@ def run_collect(args: argparse.Namespace) -> int:
 
     Raises: EagleError.
     """
+    from eagle_core.heads.eagle3 import default_feature_layers
     from eagle_core.train.dataset import extract_features
 
     config = read_config(args, CollectConfig)
@@ -88,9 +90,12 @@ def run_collect(args: argparse.Namespace) -> int:
     session = open_session(read_config(args, LoadConfig), progress)
     conversations = _conversations(args, config, session, out, progress)
     conversations.save(out / CONVERSATIONS_NAME)
+    target = session.target
+    layers = default_feature_layers(target.n_layers) if config.arch == "eagle3" else ()
     shards = extract_features(
-        conversations, out, session.target.batch_features, base=session.info.base, seed=config.seed
-    )
+        conversations, out, lambda ids: target.batch_features(ids, layers),
+        base=session.info.base, layers=layers, seed=config.seed,
+    )  # fmt: skip
     for done, total in shards:
         progress.count("extracting features", done, total, unit=" shards")
     progress.close()
@@ -150,8 +155,8 @@ def run_fit(args: argparse.Namespace) -> int:
     """
     from tqdm import tqdm
 
-    from eagle_core.heads.eagle1 import Eagle1Head, config_for_base
     from eagle_core.loading import load_base
+    from eagle_core.loading_head import read_head, shape_of
     from eagle_core.train.dataset import FeatureFolder
     from eagle_core.train.fit import Trainer
     from eagle_core.train.plot import write_training_plot
@@ -169,15 +174,13 @@ def run_fit(args: argparse.Namespace) -> int:
             "draft_vocab_size is larger than the vocabulary",
             expected=f"at most {vocab_size}", got=str(config.draft_vocab_size), hint="0 scores every token",
         )  # fmt: skip
-    shape = config_for_base(
-        model.config.get_text_config(),
-        n_layers=config.n_layers,
-        draft_vocab_size=config.draft_vocab_size,
-    )
-    init = Eagle1Head.load(Path(args.init)) if args.init is not None else None
+    shape = head_shape(config, model.config.get_text_config(), data.feature_layers)
+    norm = getattr(getattr(model.get_decoder(), "norm", None), "weight", None)
+    init = read_head(Path(args.init), shape_of(base.model)) if args.init is not None else None
     trainer = Trainer(
-        shape, embedding.weight.detach(), lm_head.weight.detach(), data, out, config, init
-    )
+        shape, embedding.weight.detach(), lm_head.weight.detach(), data, out, config, init,
+        norm.detach() if norm is not None else None,
+    )  # fmt: skip
     if trainer.progress.step:
         note(f"going on from step {trainer.progress.step}")
     with tqdm(
@@ -202,6 +205,27 @@ def run_fit(args: argparse.Namespace) -> int:
     else:
         write_line(f"head in {out}, held-out agreement {_rates(acceptance)}")
     return 0
+
+
+def head_shape(config: FitConfig, base: Any, feature_layers: tuple[int, ...]) -> HeadConfig:
+    """The shapes of the head to train for ``base`` (a transformers text config).
+
+    Raises: ConfigError when the data lacks what the head is made of.
+    """
+    from eagle_core.heads.eagle1 import config_for_base
+    from eagle_core.heads.families import eagle3_for_base
+
+    n_layers, n_scored = config.n_layers, config.draft_vocab_size
+    if config.arch == "eagle1":
+        return config_for_base(base, n_layers=n_layers, draft_vocab_size=n_scored)
+    if not feature_layers:
+        raise ConfigError(
+            "the data holds no states of layers, which an EAGLE-3 head fuses",
+            expected="data collected for eagle3",
+            got="features after the last layer only",
+            hint="run `eagle-chat train collect --arch eagle3`; --token-ids takes the conversations over",
+        )
+    return eagle3_for_base(base, feature_layers, n_layers=n_layers, draft_vocab_size=n_scored)
 
 
 def check_data_fits(meta: dict[str, Any], base: str, hidden_size: int) -> None:

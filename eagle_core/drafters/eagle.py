@@ -13,6 +13,7 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -22,11 +23,11 @@ from eagle_core.cache import KVCache
 from eagle_core.config import GenerationConfig, Shape, TreeConfig
 from eagle_core.drafters.base import Budget
 from eagle_core.errors import DraftError
-from eagle_core.heads.eagle1 import Eagle1Head
+from eagle_core.heads.base import DraftHead
 from eagle_core.kernels.attention import uses_rows_attention
-from eagle_core.kernels.tape import TapeDeck
+from eagle_core.kernels.tape import FIXED_ROPES, TapeDeck
 from eagle_core.lookup import SURE_MATCH, RepeatIndex, with_path
-from eagle_core.packing import packed_if_faster
+from eagle_core.packing import packed_if_faster, weight_of
 from eagle_core.sampling import draw_candidates, stream_noise, to_probabilities
 from eagle_core.tree import (
     DraftTree,
@@ -65,11 +66,12 @@ _Pick = Callable[[Tensor, int], tuple[Tensor, Tensor]]
 
 
 class EagleDrafter:
-    """Drafts with an EAGLE-1 head.
+    """Drafts with a head.
 
     Args:
-        embed: token ids -> embeddings [.., D], the base's.
-        lm_head: features [.., D] -> logits [.., V], the base's module; sliced to a draft vocabulary.
+        embed: token ids -> embeddings [.., D], the base's; of use unless the head has its own.
+        lm_head: features [.., D] -> logits [.., V], the base's module; sliced to a draft vocabulary. Of use
+            unless the head has its own.
         capacity: tokens that one request may have, prompt and answer together.
     """
 
@@ -77,19 +79,19 @@ class EagleDrafter:
 
     def __init__(
         self,
-        head: Eagle1Head,
+        head: DraftHead,
         embed: Callable[[Tensor], Tensor],
         lm_head: nn.Module,
         tree: TreeConfig,
         capacity: int,
     ) -> None:
-        self._head, self._embed = head, embed
+        self._head, self._embed = head, head.embed_tokens or embed
         self._vocabulary = head.draft_vocabulary
-        self._score = draft_scorer(lm_head, self._vocabulary)
-        self._vocabulary_size = int(getattr(lm_head, "out_features", 0)) or 1 << 30
+        self._lm_head = head.lm_head or draft_scorer(lm_head, self._vocabulary)
+        self._vocabulary_size = int(getattr(head.lm_head or lm_head, "out_features", 0)) or 1 << 30
         self._tree = tree
         self._capacity = capacity
-        self._cache = KVCache(head.config.n_layers, capacity + max_drafted_rows(tree))
+        self._cache = KVCache(head.n_layers, capacity + max_drafted_rows(tree))
         self._repeats = RepeatIndex()
         self._tapes = TapeDeck(self._forward) if _can_be_recorded(head) else None
         # [D], the head's guess of the pending token's feature
@@ -103,9 +105,7 @@ class EagleDrafter:
     def configure(self, tree: TreeConfig) -> None:
         """Use another tree from the next proposal on; committed rows stay, unless they no longer fit."""
         if max_drafted_rows(tree) + self._capacity > self._cache.capacity:
-            self._cache = KVCache(
-                self._head.config.n_layers, self._capacity + max_drafted_rows(tree)
-            )
+            self._cache = KVCache(self._head.n_layers, self._capacity + max_drafted_rows(tree))
             self._predicted = None
             self._repeats = RepeatIndex()
         self._tree = tree
@@ -129,11 +129,12 @@ class EagleDrafter:
         following = torch.cat((tokens[1:], next_token.reshape(1)))  # [K]
         positions = torch.arange(start, start + n_tokens, device=tokens.device)  # [K]
         mask = None
-        if n_tokens > 1 and start > 0:
+        is_cut = 0 < self._head.window < start + n_tokens
+        if is_cut or (n_tokens > 1 and start > 0):
             mask = self._mask(
                 torch.ones(n_tokens, n_tokens, dtype=torch.bool, device=tokens.device).tril()
             )
-        out = self._run(following, features, positions, mask)  # [K, D]
+        out = self._run(following, self._head.fuse(features), positions, mask)  # [K, D]
         self._cache.advance(n_tokens)
         self._predicted = out[-1]
         if tokens.device.type == "cpu":  # elsewhere reading them would cost a sync: no lookup there
@@ -218,10 +219,15 @@ class EagleDrafter:
         tokens, features, positions = inputs
         embeddings = self._embed(tokens[None])  # [1, R, D]
         out = self._head(
-            embeddings, features[None].to(embeddings.dtype), positions[None],
+            embeddings.to(self._head.dtype), features[None].to(self._head.dtype), positions[None],
             attention_mask=mask, cache=cache,
         )  # fmt: skip
         return (out[0],)
+
+    def _score(self, states: Tensor) -> Tensor:
+        """The head's states [R, D] -> logits [R, V'] over what it scores."""
+        logits: Tensor = self._lm_head(self._head.normed(states))
+        return logits
 
     def _log_probabilities(self, features: Tensor) -> Tensor:
         """[R, D] -> [R, V'] f32. A head that overflowed scores nothing, instead of poisoning the tree.
@@ -250,7 +256,14 @@ class EagleDrafter:
         """Committed rows are seen by all, drafted ones as ``row_mask`` says: additive, [1, 1, R, S]."""
         n_drafted = row_mask.shape[1]
         n_committed = self._cache.length - (n_drafted - row_mask.shape[0])
-        dtype = self._head.fc.weight.dtype
+        if 0 < self._head.window < n_committed + n_drafted:
+            row_mask = F.pad(row_mask, (n_committed, 0), value=True)
+            # What a row sees are one row per position, the last its own: the window keeps the last ones.
+            row_mask = row_mask & (
+                row_mask.flip(-1).cumsum(-1).flip(-1) <= self._head.window
+            )  # [R, S]
+            n_committed = 0
+        dtype = self._head.dtype
         hidden = torch.zeros(row_mask.shape, dtype=dtype, device=row_mask.device)
         hidden.masked_fill_(~row_mask, torch.finfo(dtype).min)
         return F.pad(hidden, (n_committed, 0))[None, None]
@@ -369,8 +382,9 @@ def _best_nodes(
     )  # fmt: skip
 
 
-def _can_be_recorded(head: Eagle1Head) -> bool:
-    return uses_rows_attention(getattr(head.layers[0].self_attn, "config", None))
+def _can_be_recorded(head: DraftHead) -> bool:
+    config: Any = getattr(head.layers[0].self_attn, "config", None)
+    return uses_rows_attention(config) and config.rope_parameters["rope_type"] in FIXED_ROPES
 
 
 def max_drafted_rows(tree: TreeConfig) -> int:
@@ -466,10 +480,15 @@ def _plan(shape: Shape, device: torch.device) -> _Plan:
 
 def draft_scorer(lm_head: nn.Module, vocabulary: Tensor | None) -> Callable[[Tensor], Tensor]:
     """Features [R, D] -> logits [R, V'] over the draft vocabulary, or over all tokens without one."""
-    if vocabulary is None:
-        return lm_head
     weight = getattr(lm_head, "weight", None)
-    if isinstance(weight, Tensor) and weight.ndim == 2 and weight.is_floating_point():
+    if not isinstance(weight, Tensor) or not weight.is_floating_point():  # quantized
+        return (
+            lm_head if vocabulary is None else lambda features: lm_head(features)[..., vocabulary]
+        )
+    if vocabulary is None:
+        return in_dtype(lm_head, weight.dtype)
+    weight = weight_of(lm_head)
+    if weight.ndim == 2 and not weight.is_meta:
         bias = getattr(lm_head, "bias", None)
         n_scored, width = len(vocabulary), weight.shape[1]
         sliced = nn.Linear(width, n_scored, isinstance(bias, Tensor), weight.device, weight.dtype)
@@ -477,8 +496,18 @@ def draft_scorer(lm_head: nn.Module, vocabulary: Tensor | None) -> Callable[[Ten
             sliced.weight.copy_(weight[vocabulary])
             if isinstance(bias, Tensor):
                 sliced.bias.copy_(bias[vocabulary])
-        return packed_if_faster(sliced.requires_grad_(False))
-    return lambda features: lm_head(features)[..., vocabulary]  # quantized: score all, keep some
+        return in_dtype(
+            packed_if_faster(
+                sliced.requires_grad_(False), is_int8=getattr(lm_head, "is_int8", False)
+            ),
+            weight.dtype,
+        )
+    return in_dtype(lambda features: lm_head(features)[..., vocabulary], weight.dtype)  # on disk
+
+
+def in_dtype(score: Callable[[Tensor], Tensor], dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+    """``score`` for features of a head that computes in another precision."""
+    return lambda features: score(features.to(dtype))
 
 
 __all__ = ["EagleDrafter", "draft_scorer", "max_drafted_rows"]

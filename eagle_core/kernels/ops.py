@@ -18,10 +18,12 @@ from eagle_core.kernels.recording import GATED_MLP, LINEAR, RMS_NORM, active, fl
 
 PANEL = 32  # output columns that lie together
 LANES = 16
+FLOAT32, BFLOAT16, INT8 = range(3)  # how a packed weight is kept; rows.cpp
 
 _pointer, _int64 = ctypes.c_void_p, ctypes.c_int64
 _SIGNATURES = {
     "eagle_pack": (ctypes.c_int, *[_pointer] * 2, *[_int64] * 2, ctypes.c_int),
+    "eagle_unpack": (ctypes.c_int, *[_pointer] * 2, *[_int64] * 2, ctypes.c_int),
     "eagle_linear": (ctypes.c_int, *[_pointer] * 4, *[_int64] * 3, ctypes.c_int),
     "eagle_gated_mlp": (ctypes.c_int, *[_pointer] * 5, *[_int64] * 4, ctypes.c_int),
     "eagle_rms_norm": (*[_pointer] * 3, *[_int64] * 2, ctypes.c_float),
@@ -40,6 +42,8 @@ def _library() -> ctypes.CDLL:
     for name, types in _SIGNATURES.items():
         function = getattr(library, name)
         function.argtypes, function.restype = list(types), None
+    library.eagle_packed_bytes.argtypes = [ctypes.c_int, _int64, _int64]
+    library.eagle_packed_bytes.restype = _int64
     library.eagle_race.argtypes = [_pointer, _int64, _int64]
     library.eagle_race.restype = _int64
     library.eagle_can_attend.argtypes = [_int64]
@@ -55,21 +59,44 @@ def has_kernels() -> bool:
 class PackedWeight:
     """A weight in panels of 32 outputs, the order in which the kernels read it.
 
-    Args: weight: [N, K] f32 on the CPU.
+    Kept in bfloat16 where that holds it exactly, else in float32; with ``is_int8`` rounded to 8 bits, one
+    scale per output and 64 inputs.
+
+    Args: weight: [N, K] float32 or bfloat16 on the CPU.
     """
 
-    def __init__(self, weight: Tensor) -> None:
+    def __init__(self, weight: Tensor, *, is_int8: bool = False) -> None:
         self.n_out, self.n_in = weight.shape
-        small = weight.to(torch.bfloat16)
-        self.is_bfloat16 = bool((small.float() == weight).all())
-        source = (small if self.is_bfloat16 else weight).contiguous()
-        n_panels = -(-self.n_out // PANEL)
-        self.data = torch.empty(n_panels * PANEL * self.n_in, dtype=source.dtype)
+        source = weight.detach().float() if is_int8 else _smallest(weight.detach())
+        self.format = INT8 if is_int8 else FLOAT32 if source.dtype == torch.float32 else BFLOAT16
+        source = source.contiguous()
+        n_bytes = _library().eagle_packed_bytes(self.format, self.n_in, self.n_out)
+        self.data = torch.empty(n_bytes, dtype=torch.uint8)
+        self.address = self.data.data_ptr()
         _library().eagle_pack(
-            self.is_bfloat16, source.data_ptr(), self.data.data_ptr(), self.n_in, self.n_out,
+            self.format, source.data_ptr(), self.address, self.n_in, self.n_out,
             torch.get_num_threads(),
         )  # fmt: skip
-        self.address = self.data.data_ptr()
+
+    def unpacked(self) -> Tensor:
+        """The weight that is computed with, [N, K] f32."""
+        weight = torch.empty(self.n_out, self.n_in)
+        _library().eagle_unpack(
+            self.format, self.address, weight.data_ptr(), self.n_in, self.n_out,
+            torch.get_num_threads(),
+        )  # fmt: skip
+        return weight
+
+
+def _smallest(weight: Tensor) -> Tensor:
+    """The weight in bfloat16 if that is exact, else in float32."""
+    small = weight.to(torch.bfloat16)
+    return small if bool((small.float() == weight).all()) else weight.float()
+
+
+def has_fast_int8() -> bool:
+    """Whether this processor multiplies bytes faster than floats."""
+    return has_kernels() and bool(_library().eagle_has_fast_int8())
 
 
 def linear(inputs: Tensor, weight: PackedWeight, bias: Tensor | None = None) -> Tensor:
@@ -77,13 +104,13 @@ def linear(inputs: Tensor, weight: PackedWeight, bias: Tensor | None = None) -> 
     inputs = inputs.contiguous()
     out = inputs.new_empty(*inputs.shape[:-1], weight.n_out)
     _library().eagle_linear(
-        weight.is_bfloat16, weight.address, inputs.data_ptr(),
+        weight.format, weight.address, inputs.data_ptr(),
         None if bias is None else bias.data_ptr(), out.data_ptr(),
         inputs.numel() // weight.n_in, weight.n_in, weight.n_out, torch.get_num_threads(),
     )  # fmt: skip
     if (recorder := active()) is not None:
         recorder.product(LINEAR, (inputs, out), [
-            weight.is_bfloat16, weight.address, inputs.data_ptr(), 0 if bias is None else bias.data_ptr(),
+            weight.format, weight.address, inputs.data_ptr(), 0 if bias is None else bias.data_ptr(),
             out.data_ptr(), inputs.numel() // weight.n_in, weight.n_in, weight.n_out,
         ])  # fmt: skip
     return out
@@ -96,6 +123,13 @@ def interleaved(gate: Tensor, up: Tensor) -> Tensor:
     return panels.reshape(2 * n_mid, n_in)
 
 
+def separated(gate_up: Tensor) -> tuple[Tensor, Tensor]:
+    """The inverse of :func:`interleaved`: gate and up, [M, K] each."""
+    n_in = gate_up.shape[1]
+    panels = gate_up.view(-1, 2, PANEL, n_in)  # [M / 32, 2, 32, K]
+    return panels[:, 0].reshape(-1, n_in), panels[:, 1].reshape(-1, n_in)
+
+
 def gated_mlp(inputs: Tensor, gate_up: PackedWeight, down: PackedWeight) -> Tensor:
     """silu(x gate) * (x up), then down: [..., K] f32 -> [..., N] f32. ``gate_up`` is packed interleaved."""
     inputs = inputs.contiguous()
@@ -103,12 +137,12 @@ def gated_mlp(inputs: Tensor, gate_up: PackedWeight, down: PackedWeight) -> Tens
     middle = inputs.new_empty(n_rows, down.n_in)
     out = inputs.new_empty(*inputs.shape[:-1], down.n_out)
     _library().eagle_gated_mlp(
-        gate_up.is_bfloat16, gate_up.address, down.address, inputs.data_ptr(), middle.data_ptr(),
+        gate_up.format, gate_up.address, down.address, inputs.data_ptr(), middle.data_ptr(),
         out.data_ptr(), n_rows, gate_up.n_in, down.n_in, down.n_out, torch.get_num_threads(),
     )  # fmt: skip
     if (recorder := active()) is not None:
         recorder.product(GATED_MLP, (inputs, middle, out), [
-            gate_up.is_bfloat16, gate_up.address, down.address, inputs.data_ptr(), middle.data_ptr(),
+            gate_up.format, gate_up.address, down.address, inputs.data_ptr(), middle.data_ptr(),
             out.data_ptr(), n_rows, gate_up.n_in, down.n_in, down.n_out,
         ])  # fmt: skip
     return out
@@ -180,10 +214,12 @@ __all__ = [
     "attention",
     "can_attend",
     "gated_mlp",
+    "has_fast_int8",
     "has_kernels",
     "interleaved",
     "linear",
     "race",
     "rms_norm",
     "run_program",
+    "separated",
 ]

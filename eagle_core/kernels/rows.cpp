@@ -9,10 +9,18 @@
 //
 // A panel is 32 output columns: for each input k, 32 weights. bfloat16 panels hold 16 words of 32 bits per
 // input, column j in the low half and column 16 + j in the high half.
+//
+// Int8 panels hold blocks of 64 inputs: weights plus 128 in groups of four inputs of a column, 16 columns and then
+// the other 16, and behind them one scale per column. Inputs are rounded to 8 bits as well, one scale per
+// row and block; products within a block are whole numbers, so that they are exact in any order.
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <vector>
+#if defined(__AVX512VNNI__)
+#include <immintrin.h>
+#endif
 
 namespace {
 
@@ -123,6 +131,181 @@ void linear(const char* packed, const float* x, const float* bias, float* out, i
   }
 }
 
+constexpr int64_t kBlock = 64;                       // inputs with one scale
+constexpr int64_t kQuads = kBlock / 4;               // groups of four inputs in a block
+constexpr int64_t kBlockWeights = kBlock * kPanel;   // bytes
+constexpr int64_t kBlockBytes = kBlockWeights + kPanel * 4;
+#if defined(__AVX512F__)
+constexpr int kInt8Rows = 7;  // rows at once: 14 sums of 32 registers, and their scaled sums
+#else
+constexpr int kInt8Rows = 2;
+#endif
+
+inline int64_t n_blocks_of(int64_t n_in) { return (n_in + kBlock - 1) / kBlock; }
+
+// sums[i] += four products of unsigned bytes of column i with the signed bytes of one word.
+inline Signed dot(Signed sums, Words weights, int32_t inputs) {
+#if defined(__AVX512VNNI__)
+  return (Signed)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)weights, _mm512_set1_epi32(inputs));
+#else
+  const Signed words = (Signed)weights;
+  for (int byte = 0; byte < 4; ++byte) {
+    const int32_t x = static_cast<int8_t>(inputs >> (8 * byte));
+    sums += ((words >> (8 * byte)) & 0xff) * x;
+  }
+  return sums;
+#endif
+}
+
+// Rows of inputs in 8 bits: x is about scale * bytes, block by block; zero behind the last input.
+struct Rounded {
+  std::vector<int8_t> bytes;   // [rows, blocks * kBlock]
+  std::vector<float> scales;   // [rows, blocks]
+  std::vector<int32_t> start;  // [rows, blocks]: what the 128 added to each weight adds up to, negated
+  int64_t n_blocks = 0;
+
+  void round(const float* x, int64_t n_rows, int64_t n_in, int n_threads) {
+    n_blocks = n_blocks_of(n_in);
+    const size_t count = static_cast<size_t>(n_rows * n_blocks);
+    if (scales.size() < count) bytes.resize(count * kBlock), scales.resize(count), start.resize(count);
+#pragma omp parallel for schedule(static) num_threads(n_rows * n_in > 65536 ? n_threads : 1)
+    for (int64_t item = 0; item < static_cast<int64_t>(count); ++item) {
+      const int64_t row = item / n_blocks, first = item % n_blocks * kBlock;
+      round_block(x + row * n_in + first, n_in - first < kBlock ? n_in - first : kBlock, item);
+    }
+  }
+
+ private:
+  void round_block(const float* x, int64_t count, int64_t item) {
+    float values[kBlock] = {};
+    std::memcpy(values, x, count * sizeof(float));
+    Floats highest = {};
+    for (int64_t i = 0; i < kBlock; i += kHalf) {
+      const Floats v = load(values + i), size = v < Floats{} ? Floats{} - v : v;
+      highest = size > highest ? size : highest;
+    }
+    float most = 0.0f;
+    for (int i = 0; i < kHalf; ++i) most = highest[i] > most ? highest[i] : most;
+    const Floats magic = Floats{} + 12582912.0f;  // rounds to whole numbers, as in exponential()
+    const float inverse = most > 0.0f ? 127.0f / most : 0.0f;
+    int8_t* to = bytes.data() + item * kBlock;
+    Signed total = {};
+    for (int64_t i = 0; i < kBlock; i += kHalf) {
+      const Signed whole = __builtin_convertvector((load(values + i) * inverse + magic) - magic, Signed);
+      total += whole;
+      for (int j = 0; j < kHalf; ++j) to[i + j] = static_cast<int8_t>(whole[j]);
+    }
+    int32_t sum = 0;
+    for (int i = 0; i < kHalf; ++i) sum += total[i];
+    scales[item] = most / 127.0f;
+    start[item] = -128 * sum;
+  }
+};
+
+// out[r][0..31] = x[row + r] . panel, for R rows.
+template <int R>
+inline void multiply_int8(const char* panel, const Rounded& x, int64_t row, Floats out[][2]) {
+  Floats sums[R][2];
+  for (int r = 0; r < R; ++r) sums[r][0] = sums[r][1] = Floats{};
+  const int64_t n_blocks = x.n_blocks;
+  for (int64_t b = 0; b < n_blocks; ++b, panel += kBlockBytes) {
+    const int8_t* inputs = x.bytes.data() + (row * n_blocks + b) * kBlock;
+    Signed whole[R][2];
+    for (int r = 0; r < R; ++r)
+      whole[r][0] = whole[r][1] = Signed{} + x.start[(row + r) * n_blocks + b];
+#pragma GCC unroll 16
+    for (int64_t q = 0; q < kQuads; ++q) {
+      __builtin_prefetch(panel + q * 128 + 4096);
+      __builtin_prefetch(panel + q * 128 + 4160);
+      const Words low = *reinterpret_cast<const Words*>(panel + q * 128);
+      const Words high = *reinterpret_cast<const Words*>(panel + q * 128 + 64);
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r) {
+        int32_t four;
+        std::memcpy(&four, inputs + r * n_blocks * kBlock + q * 4, 4);
+        whole[r][0] = dot(whole[r][0], low, four);
+        whole[r][1] = dot(whole[r][1], high, four);
+      }
+    }
+    const float* scales = reinterpret_cast<const float*>(panel + kBlockWeights);
+    const Floats low = load(scales), high = load(scales + kHalf);
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      const float scale = x.scales[(row + r) * n_blocks + b];
+      sums[r][0] += __builtin_convertvector(whole[r][0], Floats) * (low * scale);
+      sums[r][1] += __builtin_convertvector(whole[r][1], Floats) * (high * scale);
+    }
+  }
+  for (int r = 0; r < R; ++r) out[r][0] = sums[r][0], out[r][1] = sums[r][1];
+}
+
+template <int R>
+void dispatch_int8(int n, const char* panel, const Rounded& x, int64_t row, Floats out[][2]) {
+  if constexpr (R > 0) {
+    if (n == R)
+      multiply_int8<R>(panel, x, row, out);
+    else
+      dispatch_int8<R - 1>(n, panel, x, row, out);
+  }
+}
+
+inline int int8_group(int64_t n_rows) {
+  const int64_t n_groups = (n_rows + kInt8Rows - 1) / kInt8Rows;
+  return static_cast<int>((n_rows + n_groups - 1) / n_groups);
+}
+
+Rounded& rounded_inputs() {
+  static thread_local Rounded rounded;
+  return rounded;
+}
+
+void linear_int8(const char* packed, const float* x, const float* bias, float* out, int64_t n_rows,
+                 int64_t n_in, int64_t n_out, int n_threads) {
+  Rounded& inputs = rounded_inputs();
+  inputs.round(x, n_rows, n_in, n_threads);
+  const int64_t n_panels = (n_out + kPanel - 1) / kPanel;
+  const int group = int8_group(n_rows);
+#pragma omp parallel for schedule(static) num_threads(n_threads)
+  for (int64_t p = 0; p < n_panels; ++p) {
+    const char* panel = packed + p * inputs.n_blocks * kBlockBytes;
+    const int64_t left = n_out - p * kPanel;
+    const int64_t n_columns = left < kPanel ? left : kPanel;
+    for (int64_t row = 0; row < n_rows; row += group) {
+      const int n = static_cast<int>(n_rows - row < group ? n_rows - row : group);
+      Floats sums[kInt8Rows][2] = {};
+      dispatch_int8<kInt8Rows>(n, panel, inputs, row, sums);
+      for (int r = 0; r < n; ++r)
+        write(out + (row + r) * n_out + p * kPanel, sums[r], bias ? bias + p * kPanel : nullptr,
+              n_columns);
+    }
+  }
+}
+
+// Rounds weights [n_out, n_in] in float32 to 8 bits; columns and inputs that are not there count as 0.
+void pack_int8(const float* from, char* packed, int64_t n_in, int64_t n_out, int n_threads) {
+  const int64_t n_panels = (n_out + kPanel - 1) / kPanel, n_blocks = n_blocks_of(n_in);
+#pragma omp parallel for num_threads(n_threads)
+  for (int64_t item = 0; item < n_panels * n_blocks; ++item) {
+    const int64_t first_column = item / n_blocks * kPanel, first = item % n_blocks * kBlock;
+    char* to = packed + item * kBlockBytes;
+    float* scales = reinterpret_cast<float*>(to + kBlockWeights);
+    for (int64_t j = 0; j < kPanel; ++j) {
+      const int64_t column = first_column + j;
+      float values[kBlock] = {}, most = 0.0f;
+      for (int64_t k = 0; k < kBlock && column < n_out && first + k < n_in; ++k) {
+        values[k] = from[column * n_in + first + k];
+        most = std::fabs(values[k]) > most ? std::fabs(values[k]) : most;
+      }
+      scales[j] = most / 127.0f;
+      const float inverse = most > 0.0f ? 127.0f / most : 0.0f;
+      for (int64_t k = 0; k < kBlock; ++k) {
+        const int64_t place = k / 4 * 128 + j / kHalf * 64 + j % kHalf * 4 + k % 4;
+        to[place] = static_cast<char>(static_cast<int>(std::nearbyint(values[k] * inverse)) + 128);
+      }
+    }
+  }
+}
+
 template <class Panel>
 void pack(const char* weight, char* packed, int64_t n_in, int64_t n_out, int n_threads);
 
@@ -204,6 +387,29 @@ void gated_mlp(const char* gate_up, const char* down, const float* x, float* mid
     }
   }
   linear<Panel>(down, middle, nullptr, out, n_rows, n_mid, n_out, n_threads);
+}
+
+void gated_mlp_int8(const char* gate_up, const char* down, const float* x, float* middle, float* out,
+                    int64_t n_rows, int64_t n_in, int64_t n_mid, int64_t n_out, int n_threads) {
+  Rounded& inputs = rounded_inputs();
+  inputs.round(x, n_rows, n_in, n_threads);
+  const int group = int8_group(n_rows);
+  const int64_t bytes = inputs.n_blocks * kBlockBytes;
+#pragma omp parallel for schedule(static) num_threads(n_threads)
+  for (int64_t p = 0; p < n_mid / kPanel; ++p) {
+    const char* panel = gate_up + 2 * p * bytes;
+    for (int64_t row = 0; row < n_rows; row += group) {
+      const int n = static_cast<int>(n_rows - row < group ? n_rows - row : group);
+      Floats gate[kInt8Rows][2] = {}, up[kInt8Rows][2] = {};
+      dispatch_int8<kInt8Rows>(n, panel, inputs, row, gate);
+      dispatch_int8<kInt8Rows>(n, panel + bytes, inputs, row, up);
+      for (int r = 0; r < n; ++r)
+        for (int half = 0; half < 2; ++half)
+          store(middle + (row + r) * n_mid + p * kPanel + half * kHalf,
+                silu(gate[r][half]) * up[r][half]);
+    }
+  }
+  linear_int8(down, middle, nullptr, out, n_rows, n_mid, n_out, n_threads);
 }
 
 inline float sum_lanes(Floats v) {
@@ -459,31 +665,83 @@ extern "C" {
 
 int eagle_panel_columns() { return kPanel; }
 
-void eagle_pack(int is_bfloat16, const void* weight, void* packed, int64_t n_in, int64_t n_out,
+// How the weights of a panel are kept; ops.py.
+enum Format { kFloat32, kBFloat16, kInt8 };
+
+int eagle_has_fast_int8() {
+#if defined(__AVX512VNNI__)
+  return 1;
+#else
+  return 0;
+#endif
+}
+
+// Bytes of a packed weight.
+int64_t eagle_packed_bytes(int format, int64_t n_in, int64_t n_out) {
+  const int64_t n_panels = (n_out + kPanel - 1) / kPanel;
+  if (format == kInt8) return n_panels * n_blocks_of(n_in) * kBlockBytes;
+  return n_panels * kPanel * n_in * (format == kBFloat16 ? 2 : 4);
+}
+
+// weight: [n_out, n_in] in bfloat16 for that format, else in float32.
+void eagle_pack(int format, const void* weight, void* packed, int64_t n_in, int64_t n_out,
                 int n_threads) {
   const char* from = static_cast<const char*>(weight);
   char* to = static_cast<char*>(packed);
-  if (is_bfloat16)
+  if (format == kInt8)
+    pack_int8(static_cast<const float*>(weight), to, n_in, n_out, n_threads);
+  else if (format == kBFloat16)
     pack<BFloat16Panel>(from, to, n_in, n_out, n_threads);
   else
     pack<Float32Panel>(from, to, n_in, n_out, n_threads);
 }
 
-void eagle_linear(int is_bfloat16, const void* packed, const float* x, const float* bias,
-                  float* out, int64_t n_rows, int64_t n_in, int64_t n_out, int n_threads) {
+// The weight that a packed one stands for, [n_out, n_in] in float32.
+void eagle_unpack(int format, const void* packed, float* weight, int64_t n_in, int64_t n_out,
+                  int n_threads) {
+  const char* from = static_cast<const char*>(packed);
+  const int64_t n_blocks = n_blocks_of(n_in);
+#pragma omp parallel for num_threads(n_threads)
+  for (int64_t column = 0; column < n_out; ++column) {
+    const int64_t p = column / kPanel, j = column % kPanel;
+    for (int64_t k = 0; k < n_in; ++k) {
+      float value;
+      if (format == kInt8) {
+        const char* block = from + (p * n_blocks + k / kBlock) * kBlockBytes;
+        const int64_t q = k % kBlock, place = q / 4 * 128 + j / kHalf * 64 + j % kHalf * 4 + q % 4;
+        const int whole = static_cast<int>(static_cast<uint8_t>(block[place])) - 128;
+        value = static_cast<float>(whole) * reinterpret_cast<const float*>(block + kBlockWeights)[j];
+      } else if (format == kBFloat16) {
+        const uint32_t both = reinterpret_cast<const uint32_t*>(from)[(p * n_in + k) * kHalf + j % kHalf];
+        const uint32_t bits = j < kHalf ? both << 16 : both & 0xffff0000u;
+        std::memcpy(&value, &bits, 4);
+      } else {
+        value = reinterpret_cast<const float*>(from)[(p * n_in + k) * kPanel + j];
+      }
+      weight[column * n_in + k] = value;
+    }
+  }
+}
+
+void eagle_linear(int format, const void* packed, const float* x, const float* bias, float* out,
+                  int64_t n_rows, int64_t n_in, int64_t n_out, int n_threads) {
   const char* panels = static_cast<const char*>(packed);
-  if (is_bfloat16)
+  if (format == kInt8)
+    linear_int8(panels, x, bias, out, n_rows, n_in, n_out, n_threads);
+  else if (format == kBFloat16)
     linear<BFloat16Panel>(panels, x, bias, out, n_rows, n_in, n_out, n_threads);
   else
     linear<Float32Panel>(panels, x, bias, out, n_rows, n_in, n_out, n_threads);
 }
 
-void eagle_gated_mlp(int is_bfloat16, const void* gate_up, const void* down, const float* x,
+void eagle_gated_mlp(int format, const void* gate_up, const void* down, const float* x,
                      float* middle, float* out, int64_t n_rows, int64_t n_in, int64_t n_mid,
                      int64_t n_out, int n_threads) {
   const char* first = static_cast<const char*>(gate_up);
   const char* second = static_cast<const char*>(down);
-  if (is_bfloat16)
+  if (format == kInt8)
+    gated_mlp_int8(first, second, x, middle, out, n_rows, n_in, n_mid, n_out, n_threads);
+  else if (format == kBFloat16)
     gated_mlp<BFloat16Panel>(first, second, x, middle, out, n_rows, n_in, n_mid, n_out, n_threads);
   else
     gated_mlp<Float32Panel>(first, second, x, middle, out, n_rows, n_in, n_mid, n_out, n_threads);

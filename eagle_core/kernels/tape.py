@@ -23,6 +23,8 @@ from eagle_core.kernels.recording import LINEAR, LINEAR_OUT, PythonStep, Recorde
 logger = logging.getLogger(__name__)
 
 MOST_BYTES = 256 << 20  # of results kept by all tapes of a model together
+# Kinds of rotary embeddings whose tables stay as they are, however long the text gets.
+FIXED_ROPES = frozenset({"default", "linear", "llama3", "yarn"})
 MOST_ROWS = 32  # more rows are seldom, and their forwards spend little in Python
 
 Tensors = tuple[Tensor, ...]
@@ -170,4 +172,4 @@ def _find_scores(parts: list[PythonStep | Tensor], output: Tensor) -> tuple[Tens
     return None
 
 
-__all__ = ["Tape", "TapeDeck"]
+__all__ = ["FIXED_ROPES", "Tape", "TapeDeck"]

@@ -19,7 +19,8 @@ SHARDS_AT_ONCE = 8
 class Batch:
     """Inputs of the head and what it should predict; index i holds the pair (f_i, t_{i+1}).
 
-    next_tokens [B, T] i64; features, targets [B, T, D] f32, targets[:, i] = f_{i+1}; weights [B, T] f32, 1
+    next_tokens [B, T] i64; features [B, T, D] f32, or [B, T, n D] where heads fuse the states of n layers;
+    targets [B, T, D] f32, targets[:, i] = f_{i+1}; weights [B, T] f32, 1
     where f_{i+1} scores a token of the answer.
     """
 
@@ -48,13 +49,14 @@ def make_batch(rows: list[Sequence], *, has_prompts: bool = False) -> Batch:
     width = max(len(row.token_ids) for row in rows) - 1
     dim = rows[0].features.shape[1]
     next_tokens = torch.zeros(len(rows), width, dtype=torch.long)  # [B, T]
-    features = torch.zeros(len(rows), width, dim)  # [B, T, D]
+    inputs = [row.features if row.layer_features is None else row.layer_features for row in rows]
+    features = torch.zeros(len(rows), width, inputs[0].shape[1])  # [B, T, n D]
     targets = torch.zeros(len(rows), width, dim)  # [B, T, D]
     weights = torch.zeros(len(rows), width)  # [B, T]
     for b, row in enumerate(rows):
         n = len(row.token_ids) - 1
         next_tokens[b, :n] = row.token_ids[1:]
-        features[b, :n] = row.features[:-1]
+        features[b, :n] = inputs[b][:-1]
         targets[b, :n] = row.features[1:]
         # f_{i+1} scores token i + 2: the first that counts is the answer's first, the last is token n.
         first = 0 if has_prompts else max(row.response_start - 2, 0)
@@ -83,6 +85,7 @@ def epoch_batches(
     epoch: int,
     skip: int = 0,
     has_prompts: bool = False,
+    has_layers: bool = False,
 ) -> Iterator[Batch]:
     """One pass over ``shards`` in the order fixed by (seed, epoch), without the first ``skip`` batches."""
     random = np.random.default_rng((seed, epoch))
@@ -90,7 +93,7 @@ def epoch_batches(
     for start in range(0, len(order), SHARDS_AT_ONCE):
         rows: list[Sequence] = []
         for index in order[start : start + SHARDS_AT_ONCE]:
-            rows += folder.read(shards[index])
+            rows += folder.read(shards[index], has_layers=has_layers)
         groups = group_rows(rows, batch_tokens)
         for index in random.permutation(len(groups)):
             if skip > 0:

@@ -9,12 +9,18 @@ from eagle_core.config import check_limits, setting
 from eagle_core.errors import ConfigError
 
 OptimizerName = Literal["adamw", "muon"]
+Arch = Literal["eagle1", "eagle3"]
 
 
 @dataclass(frozen=True, slots=True)
 class CollectConfig:
     """How the base model writes conversations, and how many."""
 
+    arch: Arch = setting(
+        "eagle1",
+        "Kind of head that the data is for; eagle3 also stores the states of three layers.",
+        choices=get_args(Arch),
+    )
     n_tokens: int = setting(500_000, "Answer tokens to collect.", min=1, max=1_000_000_000)
     batch_size: int = setting(96, "Conversations written at once.", min=1, max=4096)
     max_length: int = setting(400, "Longest conversation, in tokens.", min=16, max=32_768)
@@ -58,6 +64,11 @@ class CollectConfig:
 class FitConfig:
     """How a head is trained. The paper's values where it names them; notes where ours differ."""
 
+    arch: Arch = setting(
+        "eagle1",
+        "Kind of head; eagle3 needs data that was collected for it, has its own LM head and no regression.",
+        choices=get_args(Arch),
+    )
     epochs: float = setting(2.0, "Passes over the data.", min=0.001, max=1000.0)
     max_minutes: float = setting(
         0.0,
@@ -83,7 +94,7 @@ class FitConfig:
     clip: float = setting(0.5, "Largest gradient norm (paper: 0.5).", min=1e-4, max=1000.0)
     regression_weight: float = setting(
         0.3,
-        "Weight of SmoothL1 on features divided by their standard deviation (paper: 1).",
+        "Weight of SmoothL1 on features divided by their standard deviation (paper: 1); for eagle1.",
         min=0.0,
         max=100.0,
     )
@@ -94,11 +105,15 @@ class FitConfig:
         max=100.0,
     )
     noise: float = setting(
-        0.1, "Half-width of the uniform noise on input features, in standard deviations (paper: 0.1).",
+        0.1,
+        "Half-width of uniform noise on input features, in standard deviations (paper: 0.1); for eagle1.",
         min=0.0, max=10.0,
     )  # fmt: skip
     unroll: int = setting(
-        2, "Steps on the head's own predictions (HASS); 1: teacher forcing.", min=1, max=8
+        2,
+        "Steps on the head's own predictions (HASS; EAGLE-3's paper: 7); 1: teacher forcing.",
+        min=1,
+        max=8,
     )
     unroll_decay: float = setting(0.85, "Weight of each further unrolled step.", min=0.0, max=1.0)
     loss_fraction: float = setting(
@@ -133,4 +148,4 @@ class FitConfig:
         check_limits(self)
 
 
-__all__ = ["CollectConfig", "FitConfig", "OptimizerName"]
+__all__ = ["Arch", "CollectConfig", "FitConfig", "OptimizerName"]

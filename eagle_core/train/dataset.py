@@ -112,11 +112,15 @@ class Conversations:
 
 @dataclass(frozen=True, slots=True)
 class Sequence:
-    """One conversation with its features: ``token_ids [T] i64``, ``features [T, D] f16``."""
+    """One conversation with its features: ``token_ids [T] i64``, ``features [T, D] f16``.
+
+    ``layer_features [T, n D] bf16``: states of the fused layers side by side, for heads that take them.
+    """
 
     token_ids: Tensor
     features: Tensor
     response_start: int
+    layer_features: Tensor | None = None
 
 
 def shard_path(folder: Path, index: int) -> Path:
@@ -130,6 +134,7 @@ def extract_features(
     features_of: Callable[[Tensor], Tensor],
     *,
     base: str,
+    layers: tuple[int, ...] = (),
     seed: int = 0,
     shard_size: int = 64,
     batch_tokens: int = 2048,
@@ -140,7 +145,8 @@ def extract_features(
     (padding lies after every real token, so a causal model needs no mask).
 
     Args:
-        features_of: ids [B, T] i64 -> features [B, T, D]; the base's hidden state after its final norm.
+        features_of: ids [B, T] i64 -> features [B, T, D]; the base's hidden state after its final norm. With
+            n ``layers`` their states behind it, [B, T, (1 + n) D].
         batch_tokens: tokens per forward, padding included.
     Yields: (shards done, shards in all); shards already on disk are skipped.
     """
@@ -155,13 +161,14 @@ def extract_features(
         "n_tokens": int(conversations.offsets[-1]),
         "n_response_tokens": conversations.n_response_tokens,
         "n_shards": n_shards,
+        **({"feature_layers": list(layers)} if layers else {}),
     }
     _write_or_check_meta(folder / META_NAME, meta)
     for index in range(n_shards):
         path = shard_path(folder, index)
         if not path.exists():
             members = order[index * shard_size : (index + 1) * shard_size]
-            tensors = _shard_tensors(conversations, members, features_of, batch_tokens)
+            tensors = _shard_tensors(conversations, members, features_of, batch_tokens, len(layers))
             part = path.with_suffix(".part")
             save_file(tensors, part)
             os.replace(part, path)
@@ -189,10 +196,11 @@ def _shard_tensors(
     members: NDArray[np.int64],
     features_of: Callable[[Tensor], Tensor],
     batch_tokens: int,
+    n_layers: int,
 ) -> dict[str, Tensor]:
     rows = [torch.from_numpy(conversations.ids(int(i)).astype(np.int64)) for i in members]
     by_length = sorted(range(len(rows)), key=lambda i: len(rows[i]))
-    features: list[Tensor | None] = [None] * len(rows)
+    found: list[Tensor | None] = [None] * len(rows)
     start = 0
     while start < len(by_length):
         stop = start + 1
@@ -208,14 +216,19 @@ def _shard_tensors(
             ids[row, : len(rows[i])] = rows[i]
         out = features_of(ids)  # [B, T, D]
         for row, i in enumerate(chunk):
-            features[i] = out[row, : len(rows[i])].to("cpu", torch.float16)
+            found[i] = out[row, : len(rows[i])].cpu()
         start = stop
     lengths = torch.tensor([0] + [len(row) for row in rows])
+    features = torch.cat([f for f in found if f is not None])  # [T, (1 + n) D]
+    width = features.shape[1] // (1 + n_layers)
+    # Between layers some numbers are larger than float16 can hold.
+    states = {"layer_features": features[:, width:].to(torch.bfloat16)} if n_layers else {}
     return {
         "token_ids": torch.cat(rows).to(torch.int32),
         "offsets": torch.cumsum(lengths, 0),
         "response_start": torch.from_numpy(conversations.response_start[members].astype(np.int32)),
-        "features": torch.cat([f for f in features if f is not None]),
+        "features": features[:, :width].to(torch.float16),
+        **states,
     }
 
 
@@ -261,15 +274,21 @@ class FeatureFolder:
                 counts += torch.bincount(ids[begin + start : end], minlength=vocab_size)
         return counts
 
-    def read(self, shard: Path) -> list[Sequence]:
-        """All conversations of one shard."""
+    @property
+    def feature_layers(self) -> tuple[int, ...]:
+        """The layers whose states are in the shards, too."""
+        return tuple(int(layer) for layer in self.meta.get("feature_layers", ()))
+
+    def read(self, shard: Path, *, has_layers: bool = False) -> list[Sequence]:
+        """All conversations of one shard; ``has_layers``: with the states of layers."""
         with safe_open(shard, framework="pt") as file:
             ids, offsets = file.get_tensor("token_ids").long(), file.get_tensor("offsets").tolist()
             starts, features = (
                 file.get_tensor("response_start").tolist(),
                 file.get_tensor("features"),
             )
+            states = file.get_tensor("layer_features") if has_layers else None
         return [
-            Sequence(ids[a:b], features[a:b], start)
+            Sequence(ids[a:b], features[a:b], start, None if states is None else states[a:b])
             for a, b, start in zip(offsets, offsets[1:], starts, strict=False)
         ]

@@ -1,6 +1,8 @@
-"""Training loop of a head: frozen embedding and LM head, features from disk, atomic checkpoints.
+"""Training loop of a head: frozen embedding, features from disk, atomic checkpoints.
 
-The module that is trained is the one that drafts. Knows of the base only its embedding and LM head.
+An EAGLE-1 head learns the base's next feature, scored by the base's frozen LM head; an EAGLE-3 head learns
+the next token's distribution alone, with an LM head of its own. The module that is trained is the one that
+drafts. Knows of the base only its embedding and LM head.
 """
 
 from __future__ import annotations
@@ -18,11 +20,12 @@ from torch import Tensor, nn
 
 from eagle_core.errors import CheckpointMismatch, ConfigError
 from eagle_core.events import TrainStep
-from eagle_core.heads.eagle1 import VOCABULARY_KEY, Eagle1Config, Eagle1Head
+from eagle_core.heads.base import VOCABULARY_KEY, DraftHead
+from eagle_core.heads.families import HeadConfig, make_head
 from eagle_core.train.batches import Batch, epoch_batches, make_batch
 from eagle_core.train.config import FitConfig
 from eagle_core.train.dataset import FeatureFolder
-from eagle_core.train.losses import Losses, head_losses, unrolled_predictions
+from eagle_core.train.losses import Losses, draft_losses, head_losses, unrolled_predictions
 
 CHECKPOINT_NAME = "checkpoint.pt"
 HELD_OUT_ROWS = 24
@@ -43,6 +46,7 @@ class Trainer:
 
     Args:
         embed_weight, lm_weight: [V, D], the base's frozen embedding and LM head.
+        norm_weight: [D], the base's final norm, from which an own norm starts; None: from ones.
         out: folder for the checkpoint and the head.
         init: a trained head to start from; its draft vocabulary is kept if it is as large as the new
             one is to be. None: from scratch.
@@ -50,13 +54,14 @@ class Trainer:
 
     def __init__(
         self,
-        head_config: Eagle1Config,
+        head_config: HeadConfig,
         embed_weight: Tensor,
         lm_weight: Tensor,
         folder: FeatureFolder,
         out: Path,
         config: FitConfig,
-        init: Eagle1Head | None = None,
+        init: DraftHead | None = None,
+        norm_weight: Tensor | None = None,
     ) -> None:
         self.config, self.folder, self.out = config, folder, out
         n_held = config.held_out_shards
@@ -70,8 +75,8 @@ class Trainer:
         self.held_out = folder.shards[:n_held]
         self.embed_weight, self.lm_weight = embed_weight.float(), lm_weight.float()
         self.device = self.embed_weight.device
-        self.head = Eagle1Head(head_config).float()
-        self._init_weights()
+        self.head_config, self.head = head_config, make_head(head_config).float()
+        self._init_weights(norm_weight)
         if init is not None:
             self._start_from(init)
         self.head.to(self.device)
@@ -88,7 +93,12 @@ class Trainer:
         self._held: Batch | None = None
         self._held_argmax: Tensor | None = None
 
-    def _init_weights(self) -> None:
+    @property
+    def fuses_layers(self) -> bool:
+        """Whether the head takes the states of several layers, and scores with an LM head of its own."""
+        return self.head.lm_head is not None
+
+    def _init_weights(self, norm_weight: Tensor | None) -> None:
         random = torch.Generator().manual_seed(self.config.seed)
         with torch.no_grad():
             for parameter in self.head.parameters():
@@ -101,19 +111,28 @@ class Trainer:
                 : len(self.head.draft_vocabulary)
             ]
             self.head.draft_vocabulary.copy_(most.sort().values)
+        if self.head.lm_head is not None:
+            ids = self.head.draft_vocabulary
+            state = {"lm_head.weight": self.lm_weight if ids is None else self.lm_weight[ids]}
+            if norm_weight is not None:
+                state["norm.weight"] = norm_weight
+            self.head.load_state_dict(state, strict=False)
 
-    def _start_from(self, init: Eagle1Head) -> None:
-        n_scored = self.head.config.draft_vocab_size
-        if replace(init.config, draft_vocab_size=n_scored) != self.head.config:
+    def _start_from(self, init: DraftHead) -> None:
+        found: Any = getattr(init, "config", None)
+        n_scored = self.head_config.draft_vocab_size
+        is_alike = type(found) is type(self.head_config)
+        if not is_alike or replace(found, draft_vocab_size=n_scored) != self.head_config:
             raise ConfigError(
                 "the head to start from has other shapes",
-                expected=str(self.head.config),
-                got=str(init.config),
-                hint="set --n-layers to that of the head",
+                expected=str(self.head_config),
+                got=str(found),
+                hint="set --arch and --n-layers to those of the head",
             )
         state = dict(init.state_dict())
-        if init.config.draft_vocab_size != n_scored:
+        if found.draft_vocab_size != n_scored:
             state.pop(VOCABULARY_KEY, None)
+            state.pop("lm_head.weight", None)
         self.head.load_state_dict({**self.head.state_dict(), **state})
 
     def _measure_std(self) -> float:
@@ -139,7 +158,7 @@ class Trainer:
             batches = epoch_batches(
                 self.folder, self.training_shards(), self.config.batch_tokens,
                 seed=self.config.seed, epoch=progress.epoch, skip=progress.batch,
-                has_prompts=self.config.train_on_prompts,
+                has_prompts=self.config.train_on_prompts, has_layers=self.fuses_layers,
             )  # fmt: skip
             for batch in batches:
                 began = time.perf_counter()
@@ -182,21 +201,42 @@ class Trainer:
         weights[:, : config.unroll - 1] = 0.0
         draws = torch.rand(weights.shape, generator=self.random).to(self.device)
         chosen = (weights > 0) & (draws < config.loss_fraction)
-        drawn = torch.rand(batch.features.shape, generator=self.random).to(self.device)
-        noise = (drawn * 2 - 1) * (config.noise * self.feature_std)
-        embeddings = self.embed_weight[batch.next_tokens]  # [B, T, D]
-        outputs = unrolled_predictions(self.head, embeddings, batch.features + noise, config.unroll)
-        losses = head_losses(
-            outputs, batch.targets, weights, chosen, self.draft_lm_weight,
-            feature_std=self.feature_std, regression_weight=config.regression_weight,
-            token_weight=config.token_weight, decay=config.unroll_decay,
-        )  # fmt: skip
+        losses = self._losses(batch, weights, chosen)
         losses.total.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(self.head.parameters(), config.clip)
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         return losses, rate
+
+    def _losses(self, batch: Batch, weights: Tensor, chosen: Tensor) -> Losses:
+        """What one batch costs.
+
+        Args: weights [B, T] f32, the positions that count; chosen [B, T] bool, those drawn for cross-entropy.
+        """
+        config = self.config
+        embeddings = self.embed_weight[batch.next_tokens]  # [B, T, D]
+        if self.fuses_layers:
+            outputs = unrolled_predictions(self.head, embeddings, batch.features, config.unroll)
+            scores = [self.scores(out[chosen]) for out in outputs]  # [P, V'] each
+            return draft_losses(
+                scores, batch.targets[chosen], self.lm_weight, self.head.draft_vocabulary,
+                decay=config.unroll_decay,
+            )  # fmt: skip
+        drawn = torch.rand(batch.features.shape, generator=self.random).to(self.device)
+        noise = (drawn * 2 - 1) * (config.noise * self.feature_std)
+        outputs = unrolled_predictions(self.head, embeddings, batch.features + noise, config.unroll)
+        return head_losses(
+            outputs, batch.targets, weights, chosen, self.draft_lm_weight,
+            feature_std=self.feature_std, regression_weight=config.regression_weight,
+            token_weight=config.token_weight, decay=config.unroll_decay,
+        )  # fmt: skip
+
+    def scores(self, states: Tensor) -> Tensor:
+        """The head's states [.., D] -> logits [.., V'] over the draft vocabulary."""
+        own = self.head.lm_head
+        weight = own.weight if own is not None else self.draft_lm_weight
+        return self.head.normed(states) @ weight.T
 
     def learning_rate(self, share_done: float) -> float:
         """Linear warm-up, then cosine to ``final_rate`` of the peak, by the share of the run that is done."""
@@ -211,7 +251,11 @@ class Trainer:
     def evaluate(self) -> tuple[float, ...]:
         """Held-out top-1 agreement with the base's argmax at depths 1..5, on the head's own predictions."""
         if self._held is None:
-            rows = [row for shard in self.held_out for row in self.folder.read(shard)]
+            rows = [
+                row
+                for shard in self.held_out
+                for row in self.folder.read(shard, has_layers=self.fuses_layers)
+            ]
             longest = sorted(rows, key=lambda r: len(r.token_ids))[-HELD_OUT_ROWS:]
             self._held = make_batch(longest).to(self.device)
         batch = self._held
@@ -224,7 +268,7 @@ class Trainer:
         ids = self.head.draft_vocabulary
         rates = []
         for out in outputs:
-            best = (out[counted] @ self.draft_lm_weight.T).argmax(-1)  # [P]
+            best = self.scores(out[counted]).argmax(-1)  # [P]
             best = best if ids is None else ids[best]
             rates.append(float((best == self._held_argmax).float().mean()))
         return tuple(rates)
@@ -266,11 +310,14 @@ class Trainer:
             ) from error
 
 
-def make_optimizers(head: Eagle1Head, config: FitConfig) -> list[torch.optim.Optimizer]:
-    """AdamW for everything, or Muon for the matrices and AdamW for the rest."""
-    parameters = list(head.parameters())
-    matrices = [p for p in parameters if p.ndim == 2] if config.optimizer == "muon" else []
-    others = [p for p in parameters if p.ndim != 2 or not matrices]
+def make_optimizers(head: DraftHead, config: FitConfig) -> list[torch.optim.Optimizer]:
+    """AdamW for everything, or Muon for the matrices and AdamW for the rest, an LM head included."""
+    uses_muon = config.optimizer == "muon"
+    matrices: list[nn.Parameter] = []
+    others: list[nn.Parameter] = []
+    for name, parameter in head.named_parameters():
+        is_matrix = uses_muon and parameter.ndim == 2 and not name.startswith("lm_head.")
+        (matrices if is_matrix else others).append(parameter)
     adamw = torch.optim.AdamW(
         others,
         lr=config.learning_rate,

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from eagle_core.heads.eagle1 import Eagle1Head
+from eagle_core.heads.base import DraftHead
 
 
 class UnrollCache:
@@ -51,20 +51,20 @@ def unroll_mask(n_tokens: int, step: int, device: torch.device | None = None) ->
 
 
 def unrolled_predictions(
-    head: Eagle1Head, embeddings: Tensor, features: Tensor, n_steps: int
+    head: DraftHead, embeddings: Tensor, features: Tensor, n_steps: int
 ) -> list[Tensor]:
     """Predictions of f_{i+1} at every index i, for each unrolled step.
 
     Args:
         embeddings: [B, T, D], of token i + 1 at index i.
-        features: [B, T, D], the base's feature at index i (noise included).
+        features: [B, T, n D], the base's features at index i as the head takes them (noise included).
     Returns: ``n_steps`` tensors [B, T, D]; in step j the indices below j are meaningless.
     """
     n_tokens = embeddings.shape[1]
     positions = torch.arange(n_tokens, device=embeddings.device)[None]  # [1, T]
     cache = UnrollCache()
     outputs: list[Tensor] = []
-    current = features
+    current = features = head.fuse(features)  # [B, T, D]
     for step in range(n_steps):
         mask = unroll_mask(n_tokens, step, embeddings.device)[None, None]  # [1, 1, T, (j + 1) T]
         out = head(embeddings, current, positions, attention_mask=mask, cache=cache)  # [B, T, D]
@@ -129,9 +129,44 @@ def head_losses(
     return Losses(total, regressions[0].detach(), tokens[0].detach())
 
 
+def draft_losses(
+    scores: list[Tensor],
+    targets: Tensor,
+    lm_weight: Tensor,
+    vocabulary: Tensor | None,
+    *,
+    decay: float,
+) -> Losses:
+    """Soft cross-entropy on the draft vocabulary, summed over unrolled steps (arXiv 2503.01840, section 3.2).
+
+    A position whose most likely token is not in the draft vocabulary does not count.
+
+    Args:
+        scores: per step [P, V'], the head's own.
+        targets: [P, D] f32, the features that the base scores at these positions with lm_weight [V, D] f32.
+        vocabulary: [V'] i64 or None for all.
+    """
+    with torch.no_grad():
+        wanted = targets @ lm_weight.T  # [P, V]
+        counts = torch.ones(len(wanted), dtype=torch.bool, device=wanted.device)  # [P]
+        if vocabulary is not None:
+            counts = torch.isin(wanted.argmax(-1), vocabulary)
+            wanted = wanted[:, vocabulary]  # [P, V']
+        wanted = F.softmax(wanted[counts], dim=-1)
+    losses = [
+        F.cross_entropy(found[counts], wanted) if len(wanted) else found.sum() * 0.0
+        for found in scores
+    ]
+    total = targets.new_zeros(())
+    for step, loss in enumerate(losses):
+        total = total + decay**step * loss
+    return Losses(total, targets.new_zeros(()), losses[0].detach())
+
+
 __all__ = [
     "Losses",
     "UnrollCache",
+    "draft_losses",
     "head_losses",
     "soft_cross_entropy",
     "unroll_mask",

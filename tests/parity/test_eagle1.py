@@ -14,21 +14,8 @@ import torch.nn.functional as F
 from eagle_core.config import FIGURE_9, TreeConfig
 from eagle_core.drafters.base import Budget
 from eagle_core.testing import tiny_target
+from tests.parity.reference import paths_of, rms_norm, rotate
 from tests.support.tiny_heads import eagle_drafter, tiny_head
-
-
-def rms_norm(x, weight, eps):
-    return weight * x / torch.sqrt(x.pow(2).mean(-1, keepdim=True) + eps)
-
-
-def rotate(x, positions, theta):
-    """RoPE on [T, H, d]."""
-    half = x.shape[-1] // 2
-    frequencies = theta ** (-torch.arange(half) / half)
-    angles = positions[:, None].float() * frequencies  # [T, d / 2]
-    cos, sin = angles.cos()[:, None], angles.sin()[:, None]
-    first, second = x[..., :half], x[..., half:]
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
 
 
 def reference_head(head, embeddings, features, positions):
@@ -118,14 +105,6 @@ def ids_of(head, indices):
     return [
         int(i) if head.draft_vocabulary is None else int(head.draft_vocabulary[i]) for i in indices
     ]
-
-
-def paths_of(tree):
-    tokens, parents = tree.tokens.tolist(), tree.parents.tolist()
-    found = [()]
-    for node in range(1, len(tokens)):
-        found.append((*found[parents[node]], tokens[node]))
-    return found[1:]
 
 
 def expected_dynamic(target, head, features, pending, tree):

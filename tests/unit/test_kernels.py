@@ -34,13 +34,56 @@ def halve(tensor: torch.Tensor, exact: bool) -> torch.Tensor:
 def test_linear_rows_are_right_and_independent(is_bfloat16, n_in, n_out, n_rows):
     weight, bias = halve(draw(n_out, n_in), is_bfloat16), draw(n_out, seed=1)
     packed = ops.PackedWeight(weight)
-    assert packed.is_bfloat16 is is_bfloat16
+    assert packed.format == (ops.BFLOAT16 if is_bfloat16 else ops.FLOAT32)
+    assert torch.equal(packed.unpacked(), weight)
     rows = draw(1, n_rows, n_in, seed=2)
     out = ops.linear(rows, packed, bias)
     # float32 sums of a few dozen terms in another order.
     torch.testing.assert_close(out, F.linear(rows, weight, bias), atol=1e-5, rtol=1e-5)
     for i in range(n_rows):
         assert torch.equal(ops.linear(rows[:, i], packed, bias)[0], out[0, i])
+
+
+def rounded(values: torch.Tensor) -> torch.Tensor:
+    """Rows in 8 bits, one scale per 64 inputs, as the kernels are documented to round them."""
+    n = values.shape[-1]
+    blocks = torch.nn.functional.pad(values, (0, -n % 64)).unflatten(-1, (-1, 64))
+    most = blocks.abs().amax(-1, keepdim=True)
+    whole = (blocks * torch.where(most > 0, 127 / most, 0)).round()
+    return (whole * (most / 127)).flatten(-2)[..., :n]
+
+
+@pytest.mark.parametrize(("n_in", "n_out"), [(64, 32), (48, 100), (200, 33)])
+@pytest.mark.parametrize("n_rows", [1, 2, 7, 8, 33])
+def test_int8_rows_are_right_and_independent(n_in, n_out, n_rows):
+    weight, bias = draw(n_out, n_in), draw(n_out, seed=1)
+    packed = ops.PackedWeight(weight, is_int8=True)
+    torch.testing.assert_close(packed.unpacked(), rounded(weight), atol=1e-6, rtol=1e-5)
+    inputs = draw(n_rows, n_in, seed=2) * 10
+    inputs[0] = 0  # a row without a scale
+    found = ops.linear(inputs, packed, bias)
+    wanted = rounded(inputs).double() @ packed.unpacked().double().T + bias
+    # Sums of 64 products are exact; the few scaled sums are added in float32.
+    torch.testing.assert_close(found.double(), wanted, atol=1e-4, rtol=1e-5)
+    for row in range(n_rows):
+        assert torch.equal(ops.linear(inputs[row : row + 1], packed, bias)[0], found[row])
+
+
+@pytest.mark.parametrize("n_rows", [1, 9])
+def test_an_int8_mlp_is_its_three_products(n_rows):
+    gate, up, down = draw(64, 48), draw(64, 48, seed=1), draw(40, 64, seed=2)
+    joint = ops.interleaved(gate, up)
+    assert all(torch.equal(*pair) for pair in zip(ops.separated(joint), (gate, up), strict=True))
+    packed = [ops.PackedWeight(weight, is_int8=True) for weight in (gate, up, down, joint)]
+    inputs = draw(n_rows, 48, seed=3)
+    middle = torch.nn.functional.silu(ops.linear(inputs, packed[0])) * ops.linear(inputs, packed[1])
+    found = ops.gated_mlp(inputs, packed[3], packed[2])
+    # An input that lies between two whole numbers may round the other way: one step of one input.
+    torch.testing.assert_close(found, ops.linear(middle, packed[2]), atol=0.02, rtol=1e-3)
+    for row in range(n_rows):
+        assert torch.equal(
+            ops.gated_mlp(inputs[row : row + 1], packed[3], packed[2])[0], found[row]
+        )
 
 
 @pytest.mark.parametrize("is_bfloat16", [True, False])

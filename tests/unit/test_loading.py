@@ -226,12 +226,15 @@ def test_context_length(original: Path) -> None:
     assert loading.resolve_context(None, {}) == 8192
 
 
-def test_a_local_gguf_is_converted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_local_gguf_is_converted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
     monkeypatch.setenv("EAGLE_CACHE", str(tmp_path / "cache"))
     path = write_gguf(tmp_path / "own.gguf")
     loaded = load_base(LoadConfig(base=str(path), **F32))
     assert loaded.model.get_input_embeddings().weight.shape[1] == HIDDEN
     assert path.is_file()
+    assert capsys.readouterr() == ("", ""), "progress is told in events"
 
     def forbidden(*args: object) -> None:
         raise AssertionError("converted twice")

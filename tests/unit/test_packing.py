@@ -15,10 +15,15 @@ from eagle_core.packing import (
     RowGatedMlp,
     RowLinear,
     RowRmsNorm,
+    bytes_read,
     can_pack,
+    count_let_go,
     pack_layers,
     plain_layers,
+    weight_of,
 )
+from eagle_core.selftest import self_test
+from eagle_core.target import Target
 from eagle_core.testing import tiny_model
 
 needs_kernels = pytest.mark.skipif(not ops.has_kernels(), reason="no C++ compiler here")
@@ -128,3 +133,57 @@ def test_a_model_can_be_plain_again_for_a_while():
         assert fast.config._attn_implementation == "eagle_rows"
         assert torch.equal(fast(ids).logits, before)
     assert set(fast.state_dict()) == names == set(plain.state_dict())
+
+
+@needs_kernels
+def test_weights_can_be_let_go_and_come_back():
+    plain, fast = (tiny_model("llama", hidden_size=64).requires_grad_(False) for _ in range(2))
+    n_parameters = sum(parameter.numel() for parameter in fast.parameters())
+    ids = torch.arange(20)[None]
+    pack_layers(fast, frees=True)
+    use_rows_attention(fast)
+    before = fast(ids).logits
+    torch.testing.assert_close(before, plain(ids).logits, atol=1e-4, rtol=1e-4)
+    left = sum(parameter.numel() for parameter in fast.parameters())
+    assert 0 < count_let_go(fast) == n_parameters - left
+    assert fast.get_input_embeddings().weight.numel() > 0
+    assert torch.equal(
+        weight_of(fast.model.layers[0].self_attn.k_proj),
+        plain.model.layers[0].self_attn.k_proj.weight,
+    )
+    with plain_layers(fast):
+        assert torch.equal(fast(ids).logits, plain(ids).logits)
+        assert sum(parameter.numel() for parameter in fast.parameters()) == n_parameters
+    assert sum(parameter.numel() for parameter in fast.parameters()) == left
+    assert torch.equal(fast(ids).logits, before)
+
+
+@needs_kernels
+def test_a_bfloat16_model_is_widened_layer_by_layer():
+    """To the very model that loading in float32 gives, at half the bytes."""
+    small = tiny_model("llama", hidden_size=64, dtype=torch.bfloat16).requires_grad_(False)
+    wide = tiny_model("llama", hidden_size=64, dtype=torch.bfloat16).float().requires_grad_(False)
+    n_swapped = pack_layers(small, widens=True, frees=True)
+    assert n_swapped == pack_layers(wide)
+    assert {parameter.dtype for parameter in small.parameters()} == {torch.float32}
+    ids = torch.arange(20)[None]
+    assert torch.equal(small(ids).logits, wide(ids).logits)
+    assert (
+        bytes_read(small)
+        == bytes_read(wide)
+        < 2.2 * small.num_parameters() + 2.2 * count_let_go(small)
+    )
+
+
+@needs_kernels
+def test_an_int8_model_is_near_and_its_rows_are_alike():
+    plain, fast = (tiny_model("llama", hidden_size=64).requires_grad_(False) for _ in range(2))
+    assert pack_layers(fast, is_int8=True, frees=True) == pack_layers(plain)
+    assert bytes_read(fast) < bytes_read(plain) / 3
+    use_rows_attention(fast)
+    ids = torch.arange(20)[None]
+    wanted, found = plain(ids).logits, fast(ids).logits
+    # 8 bits: 0.6 % of each weight and input; random layers blow that up.
+    assert 1e-4 < (found - wanted).norm() / wanted.norm() < 0.15
+    test = self_test(Target(fast))
+    assert (test.drafting, test.difference, test.leak) == ("tree", 0.0, 0.0)

@@ -132,6 +132,18 @@ def test_a_model_that_cannot_even_decode_is_refused(monkeypatch: Any, value: flo
         self_test(target)
 
 
+def test_a_model_that_breaks_in_its_first_forward_is_refused(monkeypatch: Any) -> None:
+    target = tiny_target()
+
+    def breaks(*_: Any, **__: Any) -> None:
+        raise RuntimeError("shape '[32, 0]' is invalid\nand more")
+
+    monkeypatch.setattr(target.model.get_decoder(), "forward", breaks)
+    with pytest.raises(ModelError, match="the model cannot be run") as caught:
+        self_test(target)
+    assert caught.value.got == "RuntimeError: shape '[32, 0]' is invalid"
+
+
 def open_session(kind: Kind, on_event: Any = None, **settings: Any) -> Session:
     tokenizer = byte_level_tokenizer()
     model = tiny_model(kind, vocab=len(tokenizer), **settings)

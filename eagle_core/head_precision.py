@@ -1,0 +1,78 @@
+"""A head on its device, in its precision, with the fast layers.
+
+Its precision changes what is drafted, never the text.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from eagle_core.config import HeadDType
+from eagle_core.kernels.attention import use_rows_attention
+from eagle_core.packing import pack_layers
+from eagle_core.quantization import require_bitsandbytes
+
+Head = TypeVar("Head", bound=nn.Module)
+
+
+def place_head(
+    head: Head,
+    device: torch.device,
+    dtype: torch.dtype,
+    wanted: HeadDType = "auto",
+    *,
+    is_int8: bool = False,
+) -> Head:
+    """Make a loaded head ready to draft.
+
+    Args:
+        device: of the base's LM head.
+        dtype: the base's; ``auto`` takes it, and 4-bit weights are computed in it.
+        is_int8: keep its weights in 8 bits on a CPU, as the base's are.
+    Raises: ModelError when 4 bits are wanted and bitsandbytes does not work here.
+    """
+    if wanted not in ("auto", "nf4"):
+        dtype = getattr(torch, wanted)
+    head = head.to("cpu", dtype).train(False)
+    if wanted == "nf4":
+        require_bitsandbytes("a head in nf4", device.type)
+        _quantize(head, dtype)
+    head = head.to(device)
+    pack_layers(head, is_int8=is_int8)
+    use_rows_attention(head)
+    return head
+
+
+def head_dtype_name(head: nn.Module, wanted: HeadDType) -> str:
+    """How a placed head's precision is called."""
+    return wanted if wanted == "nf4" else str(compute_dtype(head)).removeprefix("torch.")
+
+
+def compute_dtype(head: nn.Module) -> torch.dtype:
+    """What a head computes in; 4-bit weights are packed into bytes, its norms are not."""
+    return next(p.dtype for p in head.parameters() if p.is_floating_point())
+
+
+def _quantize(parent: nn.Module, dtype: torch.dtype) -> None:
+    layers: Any = importlib.import_module("bitsandbytes.nn")  # slow to import
+
+    for name, child in list(parent.named_children()):
+        if type(child) is not nn.Linear:
+            _quantize(child, dtype)
+            continue
+        has_bias = child.bias is not None
+        quantized = layers.Linear4bit(
+            child.in_features, child.out_features, has_bias, compute_dtype=dtype, quant_type="nf4"
+        )
+        quantized.weight = layers.Params4bit(
+            child.weight.detach(), requires_grad=False, quant_type="nf4", module=quantized
+        )
+        quantized.bias = child.bias
+        setattr(parent, name, quantized)
+
+
+__all__ = ["compute_dtype", "head_dtype_name", "place_head"]

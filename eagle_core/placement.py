@@ -1,0 +1,224 @@
+"""What a base is loaded as: on which device, in which precision, in one piece or spread out.
+
+Decides by what is asked for, by the checkpoint's description and by free memory; opens no weights.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from eagle_core import precision
+from eagle_core.config import DType, LoadConfig
+from eagle_core.errors import ConfigError
+from eagle_core.kernels.ops import has_fast_int8, has_kernels
+from eagle_core.precision import DTypeName, Precision, QuantizationName, WeightCount
+from eagle_core.quantization import (
+    DEVICES,
+    all_free_bytes,
+    free_bytes,
+    has_bitsandbytes,
+    own_method,
+    refuse_twice,
+    require_bitsandbytes,
+)
+
+SPLIT = "split"  # the device that stands for all of them
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPlan:
+    """What a base is loaded as. ``own`` is how its weights are quantized already, or None."""
+
+    device: torch.device
+    dtype: torch.dtype
+    quantization: QuantizationName
+    own: str | None = None
+    is_split: bool = False
+    note: str = ""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the model goes through memory as it is, and then to its device."""
+        return not self.by_bitsandbytes and self.own is None and not self.is_split
+
+    @property
+    def device_map(self) -> str | dict[str, torch.device] | None:
+        """What transformers is told about places; None for a model that is moved as a whole."""
+        if self.is_split:
+            return "auto"
+        return None if self.is_whole else {"": self.device}
+
+    @property
+    def by_bitsandbytes(self) -> bool:
+        """Whether bitsandbytes quantizes the weights as they are loaded."""
+        return self.quantization not in ("none", "int8")
+
+
+def make_plan(
+    config: LoadConfig, device: torch.device, count: WeightCount, description: Mapping[str, Any]
+) -> LoadPlan:
+    """Decide on precision and place, by what is asked for and by free memory.
+
+    Raises: ConfigError for weights that are quantized already; ModelError where bitsandbytes does not work.
+    """
+    own, is_split = own_method(description), config.device == SPLIT
+    if device.type == "cpu" and stored_in(description) == "bfloat16" and has_kernels():
+        count = dataclasses.replace(count, is_half=True)
+    refuse_twice(config.quantization, own)
+    if own in precision.QUANTIZED_BYTES:
+        require_bitsandbytes(f"a model in {own}", device.type)
+    if own is not None:
+        return LoadPlan(device, quantized_dtype(config.dtype, device), "none", own, is_split)
+    if config.quantization == "int8":
+        require_int8(config, device)
+        return LoadPlan(device, torch.float32, "int8")
+    if config.quantization != "auto" and config.quantization != "none":
+        require_bitsandbytes(config.quantization, device.type)
+        dtype = quantized_dtype(config.dtype, device)
+        wanted = Precision(dtype_name(dtype), config.quantization)
+        note = "; ".join(precision.notes(wanted, device.type))
+        return LoadPlan(device, dtype, config.quantization, None, is_split, note)
+    among = _candidates(config, device, count)
+    if is_split:
+        return _spread(count, device, among, "")
+    choice = precision.choose(count, free_bytes(device), among)
+    if not choice.fits and config.device == "auto":
+        return _spread(count, device, among, precision.too_large(count, free_bytes(device), among))
+    taken = choice.precision
+    note = "; ".join(filter(None, (choice.reason, *precision.notes(taken, device.type))))
+    return LoadPlan(device, _dtype(taken), taken.quantization, note=note)
+
+
+def require_int8(config: LoadConfig, device: torch.device) -> None:
+    """Raises: ConfigError where 8 bits by this engine's kernels are not to be had."""
+    if device.type != "cpu" or config.device == SPLIT:
+        why, hint = f"this is {device.type}", "use --device cpu, or --quantization int8-bnb"
+    elif config.dtype == "bfloat16":
+        why, hint = "--dtype bfloat16 was asked for", "leave --dtype out"
+    elif not has_kernels():
+        why, hint = "there are no kernels", "install g++, or use --quantization int8-bnb"
+    else:
+        return
+    raise ConfigError(
+        "int8 works on a CPU alone, with the compiled kernels and float32 activations",
+        expected="a CPU, g++ and float32",
+        got=why,
+        hint=hint,
+    )
+
+
+def _candidates(
+    config: LoadConfig, device: torch.device, count: WeightCount
+) -> tuple[Precision, ...]:
+    """What may be taken; whether bitsandbytes works is only found out, slowly, when nothing else fits."""
+    dtype = dtype_name(resolve_dtype(config.dtype, device))
+    if not config.dtype == config.quantization == "auto":
+        return (Precision(dtype),)
+    plain = precision.candidates(device.type, dtype, has_bitsandbytes=False)
+    fits = precision.choose(count, free_bytes(device), plain).fits
+    if fits or device.type not in DEVICES:
+        return plain
+    return precision.candidates(
+        device.type,
+        dtype,
+        has_bitsandbytes=has_bitsandbytes(),
+        has_int8=device.type == "cpu" and has_fast_int8(),
+    )
+
+
+def _spread(
+    count: WeightCount, device: torch.device, among: Sequence[Precision], why: str
+) -> LoadPlan:
+    """Over several devices in what fits there; beyond their memory only unquantized weights may lie."""
+    choice = precision.choose(count, all_free_bytes(device), among)
+    taken = choice.precision
+    if not choice.fits:
+        taken = [one for one in among if one.quantization == "none"][-1]
+    note = f"{why}: it is spread over all devices, memory and disk" if why else ""
+    return LoadPlan(device, _dtype(taken), taken.quantization, None, True, note)
+
+
+def _dtype(taken: Precision) -> torch.dtype:
+    found: torch.dtype = getattr(torch, taken.dtype)
+    return found
+
+
+def stored_in(description: Mapping[str, Any]) -> str | None:
+    """The dtype of a checkpoint's weights, as its config.json says; None: it does not."""
+    found = description.get("dtype", description.get("torch_dtype"))
+    return str(found) if found is not None else None
+
+
+def quantized_dtype(name: DType, device: torch.device) -> torch.dtype:
+    """The dtype beside quantized weights: 16 bits, as their kernels expect, unless asked otherwise."""
+    if name != "auto":
+        return resolve_dtype(name, device)
+    if device.type == "cuda" and resolve_dtype("auto", device) != torch.bfloat16:
+        return torch.float16
+    return torch.bfloat16
+
+
+def dtype_name(dtype: torch.dtype) -> DTypeName:
+    """ "float32", "bfloat16" or "float16"."""
+    names: dict[torch.dtype, DTypeName] = {
+        torch.bfloat16: "bfloat16",
+        torch.float16: "float16",
+        torch.float32: "float32",
+    }
+    return names[dtype]
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device called ``name``; "auto" is the first of cuda, mps, cpu that is there.
+
+    Raises: ConfigError for a name that is no device, or a device that this machine lacks.
+    """
+    has_mps = torch.backends.mps.is_available()
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "mps" if has_mps else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(
+            "device is not known", expected="auto, split, cpu, cuda, cuda:1 or mps", got=repr(name)
+        ) from error
+    n_devices = {"cpu": 1, "mps": int(has_mps), "cuda": torch.cuda.device_count()}
+    if (device.index or 0) >= n_devices.get(device.type, 0):
+        there = [f"{kind} ({n})" for kind, n in n_devices.items() if n]
+        raise ConfigError(
+            "this machine, or its PyTorch, does not have the device",
+            expected=" or ".join(there),
+            got=repr(name),
+            hint="use --device auto",
+        )
+    return device
+
+
+def resolve_dtype(name: DType, device: torch.device) -> torch.dtype:
+    """The dtype called ``name``.
+
+    "auto" is float32 on a CPU: there answers are the same with and without drafting, to the token, and
+    without matrix units bfloat16 is slower, too. On other devices it is bfloat16 where they compute in it.
+    """
+    if name != "auto":
+        return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
+    has_bfloat16 = device.type == "mps" or (
+        device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    )
+    return torch.bfloat16 if has_bfloat16 else torch.float32
+
+
+__all__ = [
+    "SPLIT",
+    "LoadPlan",
+    "make_plan",
+    "quantized_dtype",
+    "resolve_device",
+    "resolve_dtype",
+    "stored_in",
+]
