@@ -1,7 +1,8 @@
 /* Paints drafted text with the CSS Custom Highlight API: ranges over text nodes, the page's elements stay untouched.
 
 A rendered message is a row of blocks. A block that is the same element as before, and starts at the same place of the
-raw text, keeps its ranges; so a frame costs what its last block costs, however long the answer is. Every alignment is
+raw text, keeps its ranges; so a frame costs what its last block costs, however long the answer is. Only blocks near the
+visible part are painted, because the browser goes through all painted ranges whenever one changes. Every alignment is
 measured: below THRESHOLD the whole answer stays plain, below BLOCK_THRESHOLD the block does. */
 (() => {
   "use strict";
@@ -13,8 +14,11 @@ measured: below THRESHOLD the whole answer stays plain, below BLOCK_THRESHOLD th
   const { alignBlock, createFlags, createSource, isSpace } = window.eagleAlign;
   const canPaint = "highlights" in CSS;
   const highlight = canPaint ? new Highlight() : null;
+  const NEAR = "800px 0px"; // around the visible part
+  const blockOf = new WeakMap(); // element -> block
   const changed = new WeakSet(); // blocks whose inside changed after they were drawn
   let isColored = true;
+  let watcher = null; // tells which blocks are near
 
   /* ------------------------------------------------------------ what an answer knows ------------- */
   const createMarks = () => ({
@@ -32,7 +36,7 @@ measured: below THRESHOLD the whole answer stays plain, below BLOCK_THRESHOLD th
   }
 
   function forget(marks) {
-    for (const block of marks.blocks) erase(block);
+    for (const block of marks.blocks) drop(block);
     marks.blocks = [];
   }
 
@@ -56,15 +60,15 @@ measured: below THRESHOLD the whole answer stays plain, below BLOCK_THRESHOLD th
       return block;
     });
     const kept = new Set(blocks);
-    for (const block of marks.blocks) if (!kept.has(block)) erase(block);
+    for (const block of marks.blocks) if (!kept.has(block)) drop(block);
     marks.blocks = blocks;
     marks.matched = blocks.reduce((sum, block) => sum + block.matched, 0);
     marks.total = blocks.reduce((sum, block) => sum + block.total, 0);
     marks.isPainted = marks.matched >= THRESHOLD * marks.total;
     marks.nRanges = 0;
     for (const block of blocks) {
-      if (marks.isPainted) draw(block);
-      else erase(block);
+      watch(block, element);
+      update(block);
       marks.nRanges += marks.isPainted ? block.ranges.length : 0;
     }
   }
@@ -76,7 +80,46 @@ measured: below THRESHOLD the whole answer stays plain, below BLOCK_THRESHOLD th
     const total = shown.codes.length - result.pending;
     const isGood = result.matched >= BLOCK_THRESHOLD * total;
     const ranges = isGood ? rangesOf(shown, result.found, marks.flags.units) : [];
-    return { node, start, next: result.next, matched: result.matched, total, pending: result.pending, ranges, isDrawn: false };
+    return {
+      node, marks, start, next: result.next, matched: result.matched, total, pending: result.pending, ranges, isDrawn: false,
+      isNear: true, isWatched: false,
+    };
+  }
+
+  function watch(block, message) {
+    /* A new block counts as near until it is known to be far: its color must not come a frame late. */
+    if (block.isWatched || block.node.nodeType !== Node.ELEMENT_NODE) return;
+    const root = message.closest('[role="log"]');
+    if (!watcher || watcher.root !== root) {
+      watcher?.disconnect();
+      watcher = new IntersectionObserver(onMove, { root, rootMargin: NEAR });
+    }
+    block.isWatched = true;
+    blockOf.set(block.node, block);
+    watcher.observe(block.node);
+  }
+
+  function onMove(entries) {
+    for (const { target, isIntersecting } of entries) {
+      const block = blockOf.get(target);
+      if (!block) continue;
+      block.isNear = isIntersecting;
+      update(block);
+    }
+    show();
+  }
+
+  function update(block) {
+    if (block.marks.isPainted && block.isNear) draw(block);
+    else erase(block);
+  }
+
+  function drop(block) {
+    erase(block);
+    if (block.isWatched && blockOf.get(block.node) === block) {
+      watcher.unobserve(block.node);
+      blockOf.delete(block.node);
+    }
   }
 
   function draw(block) {

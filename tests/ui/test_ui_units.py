@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -477,3 +478,44 @@ def test_a_skipped_output_is_not_built_anew(monkeypatch: pytest.MonkeyPatch) -> 
         assert built == ["HTML"]
 
     asyncio.run(scenario())
+
+
+def luminance(color: tuple[float, float, float]) -> float:
+    """WCAG's relative luminance of a color in 0..255."""
+    parts = [c / 255 for c in color]
+    linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: tuple[float, float, float], other: tuple[float, float, float]) -> float:
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def rgb(text: str) -> tuple[float, float, float]:
+    red, green, blue = (float(int(text[i : i + 2], 16)) for i in (1, 3, 5))
+    return red, green, blue
+
+
+@pytest.mark.parametrize(
+    ("selector", "pages", "text"),
+    [
+        (r"^::highlight", ("#ffffff", "#f4f6fa", "#f1f5f9"), "#1f2937"),  # page and code, light
+        (r"^\.dark ::highlight", ("#020617", "#0b1220", "#1e293b"), "#f1f5f9"),  # and dark
+    ],
+)
+def test_drafted_text_is_told_by_more_than_its_hue(
+    selector: str, pages: tuple[str, ...], text: str
+) -> None:
+    """WCAG: text 4.5 to 1 on its tint; the underline, which carries the meaning, 3 to 1."""
+    style = page.text_of("tokens.css")
+    rule = re.search(selector + r"\(eagle-draft\) \{(.*?)\}", style, re.MULTILINE | re.DOTALL)
+    assert rule is not None
+    *tint, alpha = (float(n) for n in re.findall(r"[\d.]+", rule[1].split("rgba")[1].split(")")[0]))
+    underline = re.search(r"underline 2px (#\w{6})", rule[1])
+    assert underline is not None
+    for ground in pages:
+        mixed = [alpha * t + (1 - alpha) * g for t, g in zip(tint, rgb(ground), strict=True)]
+        under = (mixed[0], mixed[1], mixed[2])
+        assert contrast(rgb(text), under) >= 4.5
+        assert contrast(rgb(underline[1]), rgb(ground)) >= 3
