@@ -23,7 +23,7 @@ from eagle_core.drafters.eagle import EagleDrafter
 from eagle_core.drafters.ngram import NgramDrafter
 from eagle_core.drafters.none import NoDrafter
 from eagle_core.engine import generate_tokens
-from eagle_core.errors import ConfigError, EagleError, NoChatTemplate, OutOfMemory
+from eagle_core.errors import EagleError, NoChatTemplate, OutOfMemory
 from eagle_core.events import (
     Event,
     Failed,
@@ -45,7 +45,7 @@ from eagle_core.selftest import Drafting, rounding_reason, self_test
 from eagle_core.stats import Stats
 from eagle_core.stops import StopStrings
 from eagle_core.target import Target
-from eagle_core.text import TextStream, special_ids
+from eagle_core.text import TextStream, check_prompt, special_ids
 
 logger = logging.getLogger(__name__)
 
@@ -383,7 +383,7 @@ class Session:
         draft: DraftConfig,
         cancel: threading.Event,
     ) -> Iterator[Event]:
-        _check_prompt(prompt_ids, self._target.vocab_size)
+        check_prompt(prompt_ids, self._target.vocab_size)
         if draft.drafter != "none" and self.info.drafting != "tree":
             yield Notice("warning", self.info.drafting_reason)
         elif draft.drafter != "none" and self._inexact_reason:
@@ -470,24 +470,6 @@ class Session:
         self._cache.reset()
         self._cached_ids = []
         self._eagle = None
-
-
-def _check_prompt(prompt_ids: Sequence[int], vocab_size: int) -> None:
-    if not prompt_ids:
-        raise ConfigError(
-            "the prompt is empty",
-            expected="at least one token",
-            got="none",
-            hint="write something first",
-        )
-    worst = max(prompt_ids)
-    if worst >= vocab_size or min(prompt_ids) < 0:
-        raise ConfigError(
-            "the prompt holds a token that the model does not know",
-            expected=f"ids below {vocab_size}",
-            got=str(worst),
-            hint="the tokenizer belongs to another model",
-        )
 
 
 def _failed(error: EagleError) -> Failed:

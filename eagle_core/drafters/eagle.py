@@ -134,7 +134,9 @@ class EagleDrafter:
             mask = self._mask(
                 torch.ones(n_tokens, n_tokens, dtype=torch.bool, device=tokens.device).tril()
             )
-        out = self._run(following, self._head.fuse(features), positions, mask)  # [K, D]
+        out = self._run(
+            following, self._head.fuse(features.to(self._head.dtype)), positions, mask
+        )  # [K, D]
         self._cache.advance(n_tokens)
         self._predicted = out[-1]
         if tokens.device.type == "cpu":  # elsewhere reading them would cost a sync: no lookup there

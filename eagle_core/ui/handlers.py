@@ -148,6 +148,9 @@ class Handlers:
                 room.show(room.store.load(room.conversation.id))
             yield self.frame(room, settings, notice=error_notice(error), box=idle_box())
             return
+        except BaseException:  # the page was closed meanwhile
+            room.cancel = None
+            raise
         if room.cancel is cancel:
             writer.enter(room)
         async for frame in self._answer(session, room, writer, settings, cancel):
@@ -195,9 +198,8 @@ class Handlers:
             self._settle(room, writer, pump.transcript, settings, session, cancel)
             if is_shown:
                 yield self._last_frame(room, artist, pump.transcript, settings)
-            else:
-                # Frames of this answer may still be on their way: what is in view now is drawn after them.
-                yield self.frame(room, settings, library=self.library_if_any(room))
+            elif not room.is_busy:
+                yield self._frame_of_another(room, settings)
         finally:
             cancel.set()
             self.rooms.paces.drop(pace)
@@ -220,6 +222,19 @@ class Handlers:
         if room.cancel is cancel:
             room.cancel = None
             room.conversation = conversation
+
+    def _frame_of_another(self, room: Room, settings: Settings) -> Frame:
+        """What is in view now, drawn anew: frames of an answer that was left may have come after it."""
+        room.chat_id += 1
+        return self.frame(
+            room,
+            settings,
+            channel=render.empty_channel(room.chat_id),
+            status=render.status_html(None),
+            details=render.details_html(None),
+            box=idle_box(),
+            library=self.library_if_any(room),
+        )
 
     def _last_frame(
         self, room: Room, artist: Artist, transcript: Transcript, settings: Settings

@@ -34,7 +34,7 @@ def write(target, drafter, config, tree):
         generate_tokens(target, target.new_cache(), drafter, PROMPT, config, tree, frozenset({7}))
     )
     assert isinstance(events[-1], Finished)
-    return events[-1], [e.text for e in events if isinstance(e, Notice) and e.level == "warning"]
+    return events[-1], [e.message for e in events if isinstance(e, Notice) and e.level == "warning"]
 
 
 @pytest.fixture(scope="module")

@@ -238,6 +238,27 @@ def test_a_reload_and_a_stale_tab(open_page: Any, history: SqliteHistory) -> Non
     assert [m.text for m in history.load(summary.id).path] == texts(other)
 
 
+def test_another_chat_while_an_answer_is_written(open_page: Any, session: FakeSession) -> None:
+    page = open_page()
+    talk(page, "two")
+    page.click("#new-chat")
+    page.wait_for_selector("#chat .example")
+    session.step_s = 0.03
+    send(page, "long")
+    page.wait_for_function("document.querySelector('#chat .bot-row')?.innerText.length > 100")
+    page.click("#chat-list .open >> text=two")
+    wait_texts(page, ["two", ANSWERS["two"]])
+    page.wait_for_timeout(800)
+    assert not session.is_busy
+    assert page.is_visible("#box .submit-button")
+    assert n_painted(page) > 0
+    assert "on and on" not in page.inner_text("#chat")
+    page.click("#chat-list .open >> text=long")
+    page.wait_for_function("window.eaglePage.peek().turns?.[0]?.text === 'long'")
+    settled(page)
+    assert "stopped" in page.inner_text("#chat .stats")
+
+
 def test_a_reload_while_an_answer_is_written(open_page: Any, session: FakeSession) -> None:
     session.step_s = 0.03
     page = open_page()

@@ -257,6 +257,8 @@ def test_another_chat_while_an_answer_streams_keeps_its_text() -> None:
     frames = asyncio.run(scenario())
     assert frames[-1].chat == []
     assert frames[-1].state["turns"] == []
+    assert frames[-1].box["submit_btn"]
+    assert frames[-1].channel["chat"] == frames[-1].state["chat"]
     assert not page.room().is_busy
     (summary,) = page.store.search()
     answer = page.store.load(summary.id).path[1]
