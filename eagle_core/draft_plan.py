@@ -33,8 +33,9 @@ class DraftPlan:
     n_children: Tensor  # [R] i64
 
 
-# Features [R, D] and a width -> each row's candidates as places in the draft vocabulary, [R, width] i64.
-Pick = Callable[[Tensor, int], Tensor]
+# Features [R, D] and a width -> each row's candidates as places in the draft vocabulary, [R, width] i64, and
+# their log-probabilities, [R, width] f32.
+Pick = Callable[[Tensor, int], tuple[Tensor, Tensor]]
 
 
 class DrawnCandidates:
@@ -55,8 +56,11 @@ class DrawnCandidates:
         self._q: list[Tensor] = []
         self._candidates: list[Tensor] = []
 
-    def __call__(self, features: Tensor, _width: int) -> Tensor:
-        """Features [R, D] of a level's expanded nodes -> columns [R, n_draws] i64, -1 where q has no more."""
+    def __call__(self, features: Tensor, _width: int) -> tuple[Tensor, Tensor]:
+        """Features [R, D] of a level's expanded nodes -> columns [R, n_draws] i64, -1 where q has no more.
+
+        Beside them their log-probabilities under q, [R, n_draws] f32.
+        """
         q = to_probabilities(self._score(features), self._config)  # [R, C]
         first, n_rows = self._n_rows * self._n_draws, q.shape[0]
         n_numbers = first + n_rows * self._n_draws
@@ -68,7 +72,7 @@ class DrawnCandidates:
         self._q.append(q)
         self._candidates.append(columns)
         self._n_rows += n_rows
-        return columns
+        return columns, q.gather(1, columns.clamp(min=0)).log()
 
     def draws(self, plan: DraftPlan, vocabulary: Tensor | None) -> Draws:
         """What the verifier must know; draws for which the shape has no node were never made."""

@@ -10,6 +10,7 @@ instead; whatever a drafter does, the text is the same (``guard``).
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
@@ -77,6 +78,7 @@ class Step:
     target_s: float
     verify_s: float
     commit_s: float
+    draft_probabilities: tuple[float | None, ...] = ()
 
     @property
     def path(self) -> tuple[int, ...]:
@@ -93,8 +95,9 @@ class Step:
         """The kept tokens with their origin."""
         n_accepted = len(self.path)
         kept = zip(self.token_ids, self.verdict.probabilities, strict=False)
+        drafted = self.draft_probabilities or (None,) * n_accepted
         return tuple(
-            TokenOut(token, "draft", i + 1, probability)
+            TokenOut(token, "draft", i + 1, probability, self.path[i], drafted[i])
             if i < n_accepted
             else TokenOut(token, "target", 0, probability)
             for i, (token, probability) in enumerate(kept)
@@ -193,7 +196,19 @@ def step(
         target_s=evaluated - drafted,
         verify_s=verified - evaluated,
         commit_s=committed - verified,
+        draft_probabilities=_draft_probabilities(tree, verdict.path),
     )
+
+
+def _draft_probabilities(tree: DraftTree, path: Sequence[int]) -> tuple[float | None, ...]:
+    """The drafter's own probability of each accepted node; what it does not say, or says wrongly, is None."""
+    scores = tree.draft_scores
+    if not path or not isinstance(scores, Tensor) or not scores.is_floating_point():
+        return (None,) * len(path)
+    if scores.shape != tree.tokens.shape:
+        return (None,) * len(path)
+    shares = [math.exp(min(score, 0.0)) for score in scores.float().tolist()]
+    return tuple(None if math.isnan(shares[node]) else shares[node] for node in path)
 
 
 def _commit(

@@ -23,13 +23,17 @@ class TokenOut:
     """A token that became part of the answer.
 
     ``origin`` is "draft" when it was proposed by the drafter, accepted *and kept*; ``depth`` is its depth in
-    the tree (0 for a token of the target's own); ``probability`` is the target's probability for it.
+    the tree (0 for a token of the target's own); ``probability`` is the target's probability for it. A
+    drafted token also has its ``node`` in the step's tree and, unless it was looked up, the drafter's own
+    ``draft_probability`` for it.
     """
 
     id: int
     origin: Origin
     depth: int
     probability: float
+    node: int | None = None
+    draft_probability: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,12 @@ repeated text is one more path of the draft tree.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from eagle_core.tree import DraftTree
 
@@ -115,7 +118,13 @@ def with_path(
         torch.tensor(tokens, dtype=torch.int64),
         torch.tensor(parents, dtype=torch.int64),
         max(tree.max_depth, depth),
+        draft_scores=_with_unknown(tree.draft_scores, len(tokens) - n_old),
     )
+
+
+def _with_unknown(scores: Tensor | None, n_new: int) -> Tensor | None:
+    """[N] -> [N + n_new]: what was looked up has no probability."""
+    return None if scores is None else F.pad(scores, (0, n_new), value=math.nan)
 
 
 __all__ = ["SURE_MATCH", "RepeatIndex", "with_path"]

@@ -45,6 +45,8 @@ class SeenToken:
     depth: int
     probability: float
     step: int
+    node: int | None = None
+    draft_probability: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +190,15 @@ class Transcript:
 
 def seen(token: TokenOut, step: int) -> SeenToken:
     """A token with the index of its step."""
-    return SeenToken(token.id, token.origin, token.depth, token.probability, step)
+    return SeenToken(
+        token.id,
+        token.origin,
+        token.depth,
+        token.probability,
+        step,
+        token.node,
+        token.draft_probability,
+    )
 
 
 def joined(spans: tuple[Span, ...], more: tuple[Span, ...]) -> tuple[Span, ...]:

@@ -58,6 +58,8 @@ class DraftTree:
     known_mask: Tensor | None = None  # [N, N] bool
     known_depths: Tensor | None = None  # [N] i64
     draws: Draws | None = None
+    # [N] f32, the drafter's log-probability of each node's token after its parent, to be shown; NaN: unknown
+    draft_scores: Tensor | None = None
 
     def __post_init__(self) -> None:
         tokens, parents = self.tokens, self.parents
@@ -189,9 +191,12 @@ class TreeLayout:
         """Drafted tokens on the longest path."""
         return len(self.levels) - 1
 
-    def tree(self, tokens: Tensor) -> DraftTree:
+    def tree(self, tokens: Tensor, draft_scores: Tensor | None = None) -> DraftTree:
         """A tree of this shape holding ``tokens`` ([N] i64, the pending token first)."""
-        return DraftTree(tokens, self.parents, self.max_depth, self.ancestor_mask, self.depths)
+        return DraftTree(
+            tokens, self.parents, self.max_depth, self.ancestor_mask, self.depths,
+            draft_scores=draft_scores,
+        )  # fmt: skip
 
 
 def fit_shape(shape: Shape, max_nodes: int, max_depth: int) -> Shape:
@@ -282,6 +287,7 @@ def without_idle_nodes(tree: DraftTree) -> DraftTree:
             q=draws.q[index],
             candidates=draws.candidates[index],
         ),
+        None if tree.draft_scores is None else tree.draft_scores[kept],
     )
 
 

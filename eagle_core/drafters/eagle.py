@@ -290,10 +290,11 @@ class EagleDrafter:
         _check_finite(features)
         return torch.nan_to_num(self._score(features).float(), nan=-1e9, posinf=1e9, neginf=-1e9)
 
-    def _likeliest(self, features: Tensor, width: int) -> Tensor:
-        """The best candidates of each row, [R, width] i64, fewer where the vocabulary is smaller."""
+    def _likeliest(self, features: Tensor, width: int) -> tuple[Tensor, Tensor]:
+        """The best candidates of each row, fewer where the vocabulary is smaller; see ``Pick``."""
         n_candidates = min(width, self._n_scored())
-        return self._log_probabilities(features).topk(n_candidates, dim=-1).indices
+        scores, best = self._log_probabilities(features).topk(n_candidates, dim=-1)
+        return best, scores
 
     def _token_ids(self, indices: Tensor) -> Tensor:
         return indices if self._vocabulary is None else self._vocabulary[indices]
@@ -319,12 +320,13 @@ class EagleDrafter:
         assert self._predicted is not None
         start = self._cache.length
         features = self._predicted[None]  # [R, D], one per expanded row
-        tokens = [pending.reshape(1)]
+        tokens, draft_scores = [pending.reshape(1)], [features.new_zeros(1, dtype=torch.float32)]
         for depth, level in enumerate(plan.levels):
-            found = pick(features, level.width)  # [R, width]
+            found, scores = pick(features, level.width)  # [R, width]
             ranks = level.ranks.clamp(max=found.shape[1] - 1)
             nodes = self._token_ids(found[level.sources, ranks].clamp(min=0))  # [W]
             tokens.append(nodes)
+            draft_scores.append(scores[level.sources, ranks])
             if depth + 1 == len(plan.levels):
                 break
             inputs = features[level.sources][level.expanded]  # [R', D]
@@ -333,7 +335,7 @@ class EagleDrafter:
                 nodes[level.expanded], inputs, positions, self._mask(level.row_mask)
             )
             self._cache.advance(len(level.expanded))
-        return plan.layout.tree(torch.cat(tokens))
+        return plan.layout.tree(torch.cat(tokens), torch.cat(draft_scores))
 
     def _n_scored(self) -> int:
         return len(self._vocabulary) if self._vocabulary is not None else self._vocabulary_size
@@ -349,7 +351,7 @@ class EagleDrafter:
         width = min(self._tree.branching, self._n_scored())
         values, best = self._log_probabilities(self._predicted[None])[0].topk(width)  # [k]
         level_tokens = self._token_ids(best)  # [k]
-        all_tokens, all_values = [level_tokens], [values]
+        all_tokens, all_values, all_scores = [level_tokens], [values], [values]
         all_parents = [torch.full((width,), -1, dtype=torch.long, device=device)]
         beam = torch.arange(
             width, device=device
@@ -369,6 +371,7 @@ class EagleDrafter:
             level_tokens = self._token_ids(best.flatten())
             all_tokens.append(level_tokens)
             all_values.append(values)
+            all_scores.append(scores.flatten())
             all_parents.append(beam.repeat_interleave(width))
             if depth + 1 == max_depth:
                 break
@@ -378,8 +381,8 @@ class EagleDrafter:
             row_mask = torch.cat((row_mask[source], eye), dim=1)  # [k, rows + k]
             n_candidates += width * width
         return _best_nodes(
-            pending, torch.cat(all_tokens), torch.cat(all_values), torch.cat(all_parents),
-            max_nodes, max_depth, width,
+            pending, torch.cat(all_tokens), torch.cat(all_values), torch.cat(all_scores),
+            torch.cat(all_parents), max_nodes, max_depth, width,
         )  # fmt: skip
 
 
@@ -397,6 +400,7 @@ def _best_nodes(
     pending: Tensor,
     tokens: Tensor,
     values: Tensor,
+    scores: Tensor,
     parents: Tensor,
     max_nodes: int,
     max_depth: int,
@@ -420,8 +424,9 @@ def _best_nodes(
         last = int(kept[-1])
         max_depth = 1 if last < width else 2 + (last - width) // width**2
     return DraftTree(
-        torch.cat((pending.reshape(1), tokens[kept])), torch.cat((root, new_parents)), max_depth
-    )
+        torch.cat((pending.reshape(1), tokens[kept])), torch.cat((root, new_parents)), max_depth,
+        draft_scores=F.pad(scores[kept], (1, 0)),
+    )  # fmt: skip
 
 
 def _can_be_recorded(head: DraftHead) -> bool:

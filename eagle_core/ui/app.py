@@ -14,6 +14,8 @@ from eagle_core.history import HistoryStore, SqliteHistory, open_history
 from eagle_core.ui import page
 from eagle_core.ui.backend import ChatSession, OpenSession, SessionSlot
 from eagle_core.ui.chat_page import MAX_OPEN_REQUESTS, build_chat
+from eagle_core.ui.compare import build_compare
+from eagle_core.ui.pace import QuietBlocks
 from eagle_core.ui.rooms import Rooms
 
 logger = logging.getLogger(__name__)
@@ -70,7 +72,7 @@ def launch(
         pwa=False,
         mcp_server=False,
         enable_monitoring=False,
-        app_kwargs={"middleware": page.middleware(host)},
+        app_kwargs={"middleware": page.middleware(host), "routes": [rooms.paces.route()]},
         theme=page.theme(),
         head=page.head(),
     )
@@ -118,9 +120,11 @@ def keep_proxies_off_loopback() -> None:
 
 def build_page(slot: SessionSlot, rooms: Rooms) -> gr.Blocks:
     """The app's pages."""
-    app = gr.Blocks(title=TITLE, analytics_enabled=False, fill_height=True)
+    app = QuietBlocks(title=TITLE, analytics_enabled=False, fill_height=True)
     with app:
         build_chat(slot, rooms, app)
+    with app.route("Compare", "/compare", show_in_navbar=False):
+        build_compare(slot, app)
     app.queue(default_concurrency_limit=MAX_OPEN_REQUESTS)
     return app
 

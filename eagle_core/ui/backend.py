@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from eagle_core.config import DraftConfig, GenerationConfig
+from eagle_core.differences import Difference
 from eagle_core.errors import EagleError
 from eagle_core.events import DownloadProgress, Event, LoadProgress
 
@@ -43,6 +44,24 @@ class ChatSession(Protocol):
         cancel: threading.Event | None = None,
     ) -> Iterator[Event]:
         """Events of one answer."""
+        ...
+
+    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
+        """Ids of a chat in the model's own template."""
+        ...
+
+    def forget(self) -> None:
+        """Drop the cached prompt, so that the next answer reads all of its own."""
+        ...
+
+    def explain_difference(
+        self,
+        prompt_ids: Sequence[int],
+        plain: Sequence[int],
+        drafted: Sequence[int],
+        generation: GenerationConfig,
+    ) -> Difference | None:
+        """Where two answers to a prompt part, and why."""
         ...
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -28,7 +29,6 @@ from eagle_core.ui.writer import AnswerWriter, Plan, begin
 
 logger = logging.getLogger(__name__)
 
-FRAME_S = 1 / 15
 # Figures that change faster than this cannot be read.
 FIGURES_S = 0.24
 # So much of an answer is lost at most when the machine fails.
@@ -168,7 +168,8 @@ class Handlers:
         pump = Pump(
             lambda: session.chat(messages, settings.generation, settings.draft, cancel=cancel)
         )
-        artist = Artist(writer, room.chat_id, session)
+        pace = self.rooms.paces.new()
+        artist = Artist(writer, room.chat_id, session, pace.key)
         try:
             pump.start()
             yield self.frame(
@@ -179,13 +180,15 @@ class Handlers:
                 box=busy_box() if writer.plan.box is None else busy_box(value=""),
                 library=self.library_if_any(room),
             )
+            frame_s = 0.0
             drawn, saved_s = pump.transcript, asyncio.get_running_loop().time()
             while not pump.is_done and room.cancel is cancel:
-                await asyncio.sleep(FRAME_S)
+                await asyncio.sleep(pace.next_s(frame_s))
                 if pump.transcript is drawn or room.cancel is not cancel:
                     continue
-                drawn = pump.transcript
+                drawn, begun_s = pump.transcript, asyncio.get_running_loop().time()
                 yield artist.live_frame(drawn)
+                frame_s = asyncio.get_running_loop().time() - begun_s
                 if asyncio.get_running_loop().time() - saved_s > SAVE_S:
                     saved_s = asyncio.get_running_loop().time()
                     await asyncio.to_thread(writer.save, drawn)
@@ -199,6 +202,7 @@ class Handlers:
                 yield self._frame_of_another(room, settings)
         finally:
             cancel.set()
+            self.rooms.paces.drop(pace)
             if not writer.is_settled:  # the page was closed: keep what has come
                 self._settle(room, writer, pump.transcript, settings, session, cancel)
 
@@ -281,8 +285,10 @@ def plan_of(room: Room, data: dict[str, Any]) -> Plan | str:
 class Artist:
     """Draws one answer: every frame's chat and side channel, and the figures less often."""
 
-    def __init__(self, writer: AnswerWriter, chat_id: int, session: ChatSession) -> None:
-        self.writer = writer
+    def __init__(
+        self, writer: AnswerWriter, chat_id: int, session: ChatSession, pace_key: str
+    ) -> None:
+        self.writer, self.pace_key = writer, pace_key
         self.chat_id = chat_id
         self.turns = writer.turns
         self.index = sum(turn.role == "assistant" for turn in self.turns)
@@ -297,7 +303,8 @@ class Artist:
         lines = self.lines.update(transcript.tokens)
         prompt = self.turns[-1].text if self.turns else ""
         whole = self.writer.whole(transcript)
-        return render.side_channel(self.chat_id, self.index, prompt, whole, lines)
+        channel = render.side_channel(self.chat_id, self.index, prompt, whole, lines)
+        return {**channel, "pace": self.pace_key, "sent_ms": round(1000 * time.time())}
 
     def live_frame(self, transcript: Transcript) -> Frame:
         """A frame while the answer grows."""

@@ -30,8 +30,9 @@ CONTENT_POLICY = "; ".join(
         "frame-ancestors 'none'",
     )
 )
-STYLES = ("ui.css", "chat.css")
-SCRIPTS = ("overlay.js", "chat.js")
+STYLES = ("ui.css", "tokens.css", "chat.css", "race.css", "compare.css")
+# In this order: each uses what those before it define.
+SCRIPTS = ("calm.js", "align.js", "color.js", "tokens.js", "overlay.js", "chat.js", "race.js")
 SYSTEM_FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "sans-serif"]
 MONO_FONTS = [
     "ui-monospace",

@@ -73,6 +73,8 @@ class TokenLines:
                     token.step,
                     round(token.probability, 4),
                     self._token_text(token.id),
+                    token.node,
+                    None if token.draft_probability is None else round(token.draft_probability, 4),
                 ],
                 ensure_ascii=False,
             )

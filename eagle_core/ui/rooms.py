@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from eagle_core.history import Conversation, HistoryStore, SqliteHistory
 from eagle_core.ui.attachments import Attachment, with_attachments
+from eagle_core.ui.pace import Paces
 
 if TYPE_CHECKING:
     from eagle_core.session import Message
@@ -106,6 +107,7 @@ class Rooms:
 
     def __init__(self, store_for_tab: Callable[[], HistoryStore]) -> None:
         self._store_for_tab = store_for_tab
+        self.paces = Paces()
         self._rooms: OrderedDict[str, Room] = OrderedDict()
         self._lock = threading.Lock()
 

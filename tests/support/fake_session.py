@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from eagle_core.config import DraftConfig, GenerationConfig
+from eagle_core.differences import Difference, first_difference
 from eagle_core.events import (
     Event,
     Failed,
@@ -67,6 +68,7 @@ class FakeSession:
         self.seen: list[list[dict[str, Any]]] = []
         self.generations: list[tuple[GenerationConfig, DraftConfig]] = []
         self.is_busy = False
+        self.n_forgotten = 0
         self.freed_at = 0.0
         self._turn = threading.Condition()
         self._waiting: list[object] = []
@@ -74,6 +76,17 @@ class FakeSession:
 
     def count_tokens(self, messages: Sequence[Any]) -> int:
         return sum(4 + len(message["content"]) // 4 for message in messages)
+
+    def encode_chat(self, messages: Sequence[Any]) -> list[int]:
+        return [1] * self.count_tokens(messages)
+
+    def forget(self) -> None:
+        self.n_forgotten += 1
+
+    def explain_difference(
+        self, prompt_ids: Any, plain: Any, drafted: Any, generation: Any
+    ) -> Difference | None:
+        return first_difference(plain, drafted)
 
     def token_text(self, token_id: int) -> str:
         return self._pieces[token_id]
@@ -164,7 +177,7 @@ class FakeSession:
             time.sleep(self.step_s)
             time_s = time.monotonic() - start
             tokens = tuple(
-                TokenOut(self._id(piece), origin, depth, 0.5 + 0.1 * depth)
+                TokenOut(self._id(piece), origin, depth, 0.5 + 0.1 * depth, *guessed(origin, depth))
                 for piece, origin, depth in group
             )
             ids += [token.id for token in tokens]
@@ -203,6 +216,13 @@ def finished(
     reason: FinishReason, n_prompt: int, ids: tuple[int, ...], stats: StatsBuilder, total_s: float
 ) -> Finished:
     return Finished(reason, n_prompt, ids, stats.build(total_s))
+
+
+def guessed(origin: str, depth: int) -> tuple[int | None, float | None]:
+    """Node and draft probability of a token; the third of a path is as if looked up."""
+    if origin == "target":
+        return None, None
+    return depth, 0.9 - 0.2 * depth if depth < 3 else None
 
 
 def pieces(text: str) -> Iterator[str]:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 import time
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
+import gradio as gr
 import pytest
+from gradio.state_holder import SessionState
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
@@ -27,6 +30,7 @@ from eagle_core.ui.backend import SessionSlot
 from eagle_core.ui.controls import read_settings
 from eagle_core.ui.handlers import Handlers
 from eagle_core.ui.markdown import safe_markdown, unescaped
+from eagle_core.ui.pace import FASTEST_S, SLOWEST_S, Pace, Paces, QuietBlocks
 from eagle_core.ui.pump import Pump
 from eagle_core.ui.rooms import MAX_ROOMS, Rooms, Turn, messages_of
 from tests.support.fake_session import FakeSession
@@ -90,13 +94,13 @@ def test_runs_count_utf16_units() -> None:
 def test_token_lines_only_grow() -> None:
     lines = render.TokenLines(lambda token_id: f"<{token_id}>\n")
     one = SeenToken(1, "target", 0, 0.5, 0)
-    two = SeenToken(2, "draft", 1, 0.123456, 1)
+    two = SeenToken(2, "draft", 1, 0.123456, 1, 4, 0.98765)
     first = lines.update((one,))
     second = lines.update((one, two))
     assert second.startswith(first)
     assert [json.loads(line) for line in second.splitlines()] == [
-        [1, "t", 0, 0, 0.5, "<1>\n"],
-        [2, "d", 1, 1, 0.1235, "<2>\n"],
+        [1, "t", 0, 0, 0.5, "<1>\n", None, None],
+        [2, "d", 1, 1, 0.1235, "<2>\n", 4, 0.9877],
     ]
 
 
@@ -416,3 +420,102 @@ def test_events_type_is_complete() -> None:
     )
     assert type(events[0]).__name__ == "Started"
     assert type(events[-1]).__name__ == "Finished"
+
+
+def test_frames_are_fewer_when_they_take_long() -> None:
+    pace = Pace()
+    assert pace.next_s(0.0) == FASTEST_S
+    assert pace.next_s(0.001) == FASTEST_S
+    waits = [pace.next_s(0.03) for _ in range(20)]
+    assert waits == sorted(waits)
+    assert waits[-1] == pytest.approx(0.2, rel=0.01)  # 30 ms are 15% of 200 ms
+    assert [pace.next_s(1.0) for _ in range(20)][-1] == SLOWEST_S
+
+
+def test_a_page_that_lags_gets_fewer_frames_and_recovers() -> None:
+    paces = Paces()
+    pace = paces.new()
+    client = TestClient(Starlette(routes=[paces.route()]))
+    assert client.post(f"/eagle/lag/{pace.key}").status_code == 204
+    assert client.post("/eagle/lag/unknown").status_code == 204
+    slower = pace.next_s(0.0)
+    assert slower == pytest.approx(1.6 * FASTEST_S)
+    assert FASTEST_S <= pace.next_s(0.0) < slower
+    for _ in range(20):
+        pace.slow_down()
+    assert pace.next_s(0.0) == pytest.approx(8 * FASTEST_S)
+    assert [pace.next_s(0.0) for _ in range(100)][-1] == FASTEST_S
+    paces.drop(pace)
+    client.post(f"/eagle/lag/{pace.key}")
+    assert pace.next_s(0.0) == FASTEST_S
+
+
+def test_a_skipped_output_is_not_built_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[str] = []
+    update_config = SessionState._update_config
+
+    def counted(self: SessionState, key: int) -> None:
+        built.append("HTML")
+        update_config(self, key)
+
+    monkeypatch.setattr(SessionState, "_update_config", counted)
+
+    async def scenario() -> None:
+        with QuietBlocks() as app:
+            outputs = [gr.HTML("a"), gr.HTML("b"), gr.HTML("c")]
+            gr.Button().click(lambda: None, None, outputs)
+        (block_fn,) = app.fns.values()
+        built.clear()
+        skip, change = gr.skip(), app.postprocess_data
+        assert await change(block_fn, [skip, "new", skip], None) == [skip, "new", skip]
+        assert await change(block_fn, [skip, skip, skip], None) == [skip, skip, skip]
+        assert await change(block_fn, ["x", "y", "z"], None) == ["x", "y", "z"]
+        assert built == []
+        changed = await change(block_fn, [skip, gr.update(visible=False), "z"], None)
+        assert changed[0] == skip
+        assert changed[1]["visible"] is False
+        assert changed[2] == "z"
+        assert built == ["HTML"]
+
+    asyncio.run(scenario())
+
+
+def luminance(color: tuple[float, float, float]) -> float:
+    """WCAG's relative luminance of a color in 0..255."""
+    parts = [c / 255 for c in color]
+    linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: tuple[float, float, float], other: tuple[float, float, float]) -> float:
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def rgb(text: str) -> tuple[float, float, float]:
+    red, green, blue = (float(int(text[i : i + 2], 16)) for i in (1, 3, 5))
+    return red, green, blue
+
+
+@pytest.mark.parametrize(
+    ("selector", "pages", "text"),
+    [
+        (r"^::highlight", ("#ffffff", "#f4f6fa", "#f1f5f9"), "#1f2937"),  # page and code, light
+        (r"^\.dark ::highlight", ("#020617", "#0b1220", "#1e293b"), "#f1f5f9"),  # and dark
+    ],
+)
+def test_drafted_text_is_told_by_more_than_its_hue(
+    selector: str, pages: tuple[str, ...], text: str
+) -> None:
+    """WCAG: text 4.5 to 1 on its tint; the underline, which carries the meaning, 3 to 1."""
+    style = page.text_of("tokens.css")
+    rule = re.search(selector + r"\(eagle-draft\) \{(.*?)\}", style, re.MULTILINE | re.DOTALL)
+    assert rule is not None
+    *tint, alpha = (float(n) for n in re.findall(r"[\d.]+", rule[1].split("rgba")[1].split(")")[0]))
+    underline = re.search(r"underline 2px (#\w{6})", rule[1])
+    assert underline is not None
+    for ground in pages:
+        mixed = [alpha * t + (1 - alpha) * g for t, g in zip(tint, rgb(ground), strict=True)]
+        under = (mixed[0], mixed[1], mixed[2])
+        assert contrast(rgb(text), under) >= 4.5
+        assert contrast(rgb(underline[1]), rgb(ground)) >= 3

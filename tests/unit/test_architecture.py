@@ -47,7 +47,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("testing", "text", "loading_head", "rounding"),
     ("loading", "stops"),
     ("session", "machine"),
-    ("bench", "train", "certificate"),
+    ("bench", "train", "certificate", "compare"),
     ("ui", "server", "cli", "__main__"),
 )
 SAME_LAYER = {("cli", "ui"), ("cli", "server"), ("__main__", "cli")}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -10,7 +12,7 @@ from eagle_core.drafters.base import Budget, Drafter
 from eagle_core.drafters.none import NoDrafter
 from eagle_core.engine import generate_tokens
 from eagle_core.errors import DraftError
-from eagle_core.events import Finished, Notice
+from eagle_core.events import Finished, Notice, StepDone
 from eagle_core.testing import KINDS, tiny_target
 from tests.support.tiny_heads import eagle_drafter, tiny_head
 
@@ -78,6 +80,57 @@ def test_budget_is_kept(tree, budget):
     proposed.validate()
     assert proposed.n_nodes - 1 <= min(budget.max_nodes, tree.max_nodes)
     assert proposed.max_depth <= min(budget.max_depth, tree.max_depth)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("tree", TREES, ids=lambda t: f"{t.policy}-{t.depth}-{t.size}")
+def test_every_drafted_token_says_its_node_and_the_heads_own_probability(tree):
+    target = tiny_target("llama", seed=5)
+    drafter = eagle_drafter(target, dataclasses.replace(tree, lookup=0))
+    n_tokens = len(PROMPT)
+    ids = torch.tensor(PROMPT)
+    features = target.prefill_chunk(ids, target.new_cache()).features
+    drafter.commit(ids, features, torch.tensor(9))
+    found = drafter.propose(torch.tensor(9), Budget(24, 5))
+    chances = found.draft_scores.exp()
+    assert chances.shape == found.tokens.shape
+    assert chances[0] == 1
+    first = found.depths == 1
+    own = drafter._log_probabilities(drafter._predicted[None])[
+        0
+    ].exp()  # [V'], no draft vocabulary here
+    assert torch.allclose(chances[first], own[found.tokens[first]])
+    for node in range(found.n_nodes):  # siblings share what their parent has
+        assert chances[found.parents == node].sum() <= 1 + 1e-5  # float32 sums
+    assert drafter.length == n_tokens
+
+
+def test_events_carry_nodes_and_draft_probabilities():
+    target = tiny_target("llama", seed=5, vocab=260)
+    tree = TreeConfig("dynamic", depth=2, branching=64, size=128)
+    generation = GenerationConfig(max_new_tokens=60)
+    events = generate_tokens(
+        target,
+        target.new_cache(),
+        eagle_drafter(target, tree),
+        PROMPT,
+        generation,
+        tree,
+        frozenset(),
+    )
+    n_drafted = 0
+    for event in events:
+        if not isinstance(event, StepDone):
+            continue
+        for token in event.tokens:
+            if token.origin == "target":
+                assert (token.node, token.draft_probability) == (None, None)
+                continue
+            n_drafted += 1
+            assert event.tree.tokens[token.node] == token.id
+            assert event.path[token.depth - 1] == token.node
+            assert token.draft_probability is None or 0 <= token.draft_probability <= 1
+    assert n_drafted > 0
 
 
 def test_many_commits_and_a_rewind_equal_one_commit():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -62,6 +64,11 @@ def test_a_path_joins_the_tree_without_doubled_nodes():
     assert with_path(tree, [3, 9], 2, 4) is tree
     assert with_path(tree, [3, 9, 4, 4], 1, 4).tokens.tolist() == [7, 3, 5, 9, 4]
     assert with_path(tree, [8, 8, 8], 9, 2).tokens.tolist() == [7, 3, 5, 9, 8, 8]
+    assert joined.draft_scores is None
+    scored = dataclasses.replace(tree, draft_scores=torch.tensor([0.0, -1.0, -2.0, -3.0]))
+    scores = with_path(scored, [3, 9, 4, 4], 2, 4).draft_scores
+    assert scores[:4].tolist() == [0.0, -1.0, -2.0, -3.0]
+    assert scores[4:].isnan().all()
 
 
 def test_the_drafter_adds_a_repeat_within_the_budget():

@@ -1,0 +1,278 @@
+/* Replays answers that were recorded one after the other on one clock, side by side, with live numbers.
+
+Used by the Compare page and by the file that it saves. Texts enter through textContent only. The clock ticks fifteen times
+a second while a race is on, and not at all otherwise. */
+(() => {
+  "use strict";
+
+  const TICK_MS = 66;
+
+  function make(name, className, text) {
+    const made = document.createElement(name);
+    if (className) made.className = className;
+    if (text !== undefined) made.textContent = text;
+    return made;
+  }
+
+  const number = (value, digits = 1) => (value === null || value === undefined ? "–" : Number(value).toFixed(digits));
+  const times = (value) => (value === null || value === undefined ? "–" : `${Number(value).toFixed(2)}×`);
+  const share = (value) => (value === null || value === undefined ? "–" : `${Math.round(100 * value)}%`);
+
+  function fact(value, label) {
+    const place = make("span");
+    place.append(make("b", "", value), ` ${label}`);
+    return place;
+  }
+
+  /* ------------------------------------------------------------ one lane ------------------------- */
+  function createLane(setup, index) {
+    const root = make("section", "lane");
+    root.style.setProperty("--lane", `var(--lane-${index})`);
+    root.setAttribute("aria-label", setup.name);
+    const header = make("header");
+    const title = make("h3", "", setup.name);
+    const done = make("span", "done");
+    title.append(done);
+    const live = make("div", "live");
+    const rate = fact("–", "tok/s");
+    rate.firstChild.className = "rate";
+    const parts = [rate, fact("0", "tokens"), fact("–", "τ"), fact("–", "drafted")];
+    live.append(...parts);
+    const note = make("div", "about");
+    header.append(title, make("div", "about", setup.about), note, live);
+    const track = make("div", "track");
+    const bar = make("span");
+    track.append(bar);
+    const text = make("div", "text");
+    text.tabIndex = 0;
+    text.setAttribute("role", "region");
+    text.setAttribute("aria-label", `Answer of ${setup.name}`);
+    root.append(header, track, text);
+
+    const lane = { root, data: null, shown: 0 };
+
+    lane.load = (data) => {
+      Object.assign(lane, { data, shown: 0 });
+      note.textContent = (data.notices || []).join(" ");
+      text.replaceChildren();
+      done.textContent = data.problem || "";
+      done.className = "done";
+      bar.style.transform = "scaleX(0)";
+      numbers();
+    };
+
+    lane.advance = (ms) => {
+      /* Show what was final after `ms`; returns whether the lane is over. */
+      const { moments } = lane.data;
+      const before = lane.shown;
+      while (lane.shown < moments.length && moments[lane.shown][0] <= ms) {
+        append(moments[lane.shown]);
+        lane.shown += 1;
+      }
+      if (lane.shown !== before) {
+        text.scrollTop = text.scrollHeight;
+        numbers();
+      }
+      return lane.shown >= moments.length;
+    };
+
+    lane.finish = (place) => {
+      if (lane.data.problem || !lane.data.moments.length) return;
+      done.textContent = `${(lane.data.total_ms / 1000).toFixed(2)} s${place === 0 ? " · first" : ""}`;
+      done.className = place === 0 ? "done first" : "done";
+      show(lane.data.decode_tok_s, lane.data.n_tokens, lane.data.tau, lane.data.share);
+    };
+
+    function append([, piece, runs]) {
+      let at = 0;
+      for (const run of runs ? runs.split(",") : []) {
+        const size = Number(run.slice(1));
+        const part = piece.slice(at, at + size);
+        at += size;
+        const last = text.lastChild;
+        const isDrafted = run[0] === "d";
+        if (last && (last.nodeType === Node.ELEMENT_NODE) === isDrafted) last.textContent += part;
+        else text.append(isDrafted ? make("span", "d", part) : document.createTextNode(part));
+      }
+    }
+
+    function numbers() {
+      const { moments } = lane.data;
+      if (!lane.shown) {
+        show(null, 0, null, null);
+        return;
+      }
+      const [firstMs, , , nFirst] = moments[0];
+      const [lastMs, , , nTokens] = moments[lane.shown - 1];
+      const nSteps = lane.shown - 1;
+      const seconds = (lastMs - firstMs) / 1000;
+      show(seconds > 0 ? (nTokens - nFirst) / seconds : null, nTokens, nSteps ? (nTokens - nFirst) / nSteps : null,
+        nTokens ? (nTokens - lane.shown) / nTokens : null);
+      bar.style.transform = `scaleX(${nTokens / Math.max(lane.data.n_tokens, 1)})`;
+    }
+
+    function show(perSecond, nTokens, tau, drafted) {
+      const values = [number(perSecond), String(nTokens), number(tau, 2), share(drafted)];
+      parts.forEach((part, index) => {
+        if (part.firstChild.textContent !== values[index]) part.firstChild.textContent = values[index];
+      });
+    }
+
+    return lane;
+  }
+
+  /* ------------------------------------------------------------ result --------------------------- */
+  function card(title, { decode, total, tau, words, more }) {
+    const root = make("article", "card");
+    const big = make("p", "big", times(decode));
+    big.append(" ", make("small", "", "decoding speed"));
+    const facts = make("p", "facts");
+    facts.append(fact(times(total), "end to end"), fact(number(tau, 2), "tokens per step (τ)"), ...(more || []));
+    root.append(make("h3", "", title), big, facts, make("p", "words", words));
+    return root;
+  }
+
+  function resultCards(data, race) {
+    return race.verdicts.map((verdict, index) =>
+      card(`${data.setups[index + 1].name} beside ${data.setups[0].name}`, {
+        ...verdict,
+        tau: race.lanes[index + 1].tau,
+        more: [fact(share(race.lanes[index + 1].share), "drafted")],
+      }));
+  }
+
+  function summaryCards(data) {
+    return data.summary.map((one, index) =>
+      card(`${data.setups[index + 1].name} beside ${data.setups[0].name}, ${one.n_races} prompts`, {
+        decode: one.decode_speedup,
+        total: one.total_speedup,
+        tau: one.tau,
+        words: one.n_judged ? `${one.n_identical} of ${one.n_judged} answers identical.` : "Other settings: texts are not compared.",
+      }));
+  }
+
+  function plot(data, open) {
+    const table = make("table", "plot");
+    table.append(make("caption", "", "Decoded tokens per second, by prompt"));
+    const most = Math.max(1, ...data.races.flatMap((race) => race.lanes.map((lane) => lane.decode_tok_s || 0)));
+    const body = make("tbody");
+    data.races.forEach((race, at) => {
+      const row = make("tr");
+      const head = make("th");
+      head.scope = "row";
+      const button = make("button", "", race.prompt.length > 90 ? `${race.prompt.slice(0, 88)}…` : race.prompt);
+      button.type = "button";
+      button.addEventListener("click", () => open(at));
+      head.append(button);
+      const cell = make("td");
+      race.lanes.forEach((lane, index) => {
+        const line = make("div", "bar-row");
+        const bar = make("i", `lane-${index}`);
+        bar.style.setProperty("--lane", `var(--lane-${index})`);
+        bar.style.width = `${(100 * (lane.decode_tok_s || 0)) / most}%`;
+        const speed = index ? ` (${times(race.verdicts[index - 1].decode)})` : "";
+        line.append(bar, make("span", "", `${number(lane.decode_tok_s)}${speed} ${data.setups[index].name}`));
+        cell.append(line);
+      });
+      row.append(head, cell);
+      body.append(row);
+    });
+    table.append(body);
+    return table;
+  }
+
+  /* ------------------------------------------------------------ the whole ------------------------ */
+  function mount(host, data) {
+    host.eagleStop?.();
+    const root = make("div", "race");
+    host.replaceChildren(root);
+    if (!data || !data.races || !data.races.length) return;
+    const lanes = data.setups.map(createLane);
+    const cards = make("div", "cards");
+    const prompt = make("p", "prompt");
+    const clock = make("span", "clock", "0.00 s");
+    const again = make("button", "", "Replay");
+    const skip = make("button", "", "To the end");
+    const speed = make("select");
+    for (const factor of [0.5, 1, 2, 4]) {
+      const option = make("option", "", `${factor}× speed`);
+      option.value = factor;
+      option.selected = factor === 1;
+      speed.append(option);
+    }
+    speed.setAttribute("aria-label", "Speed of the replay");
+    for (const button of [again, skip]) button.type = "button";
+    const tools = make("div", "tools");
+    tools.append(again, skip, speed, clock);
+    const grid = make("div", "lanes");
+    grid.append(...lanes.map((lane) => lane.root));
+    root.append(make("p", "model", data.model), cards, tools, prompt, grid);
+    if (data.races.length > 1) root.append(plot(data, (at) => {
+      open(at);
+      tools.scrollIntoView({ block: "nearest" });
+    }));
+
+    let timer = 0;
+    let ms = 0;
+    let places = [];
+    const stop = () => {
+      clearInterval(timer);
+      timer = 0;
+    };
+    host.eagleStop = stop;
+
+    function open(at) {
+      const race = data.races[at];
+      prompt.textContent = race.prompt;
+      lanes.forEach((lane, index) => lane.load(race.lanes[index]));
+      cards.replaceChildren(...(data.races.length > 1 ? summaryCards(data) : []), ...resultCards(data, race));
+      start();
+    }
+
+    function start() {
+      stop();
+      ms = 0;
+      places = [];
+      lanes.forEach((lane) => lane.load(lane.data));
+      if (matchMedia("(prefers-reduced-motion: reduce)").matches) {
+        toEnd();
+        return;
+      }
+      let last = performance.now();
+      timer = setInterval(() => {
+        const now = performance.now();
+        ms += (now - last) * Number(speed.value);
+        last = now;
+        tick();
+      }, TICK_MS);
+      tick();
+    }
+
+    function tick() {
+      lanes.forEach((lane, index) => {
+        if (lane.advance(ms) && !places.includes(index) && ms >= lane.data.total_ms) {
+          places.push(index);
+          lane.finish(places.length - 1);
+        }
+      });
+      const end = Math.max(...lanes.map((lane) => lane.data.total_ms));
+      clock.textContent = `${(Math.min(ms, end) / 1000).toFixed(2)} s`;
+      if (places.length === lanes.length) stop();
+    }
+
+    function toEnd() {
+      const order = lanes.map((lane, index) => [lane.data.total_ms, index]).sort((a, b) => a[0] - b[0]);
+      for (const [total] of order) {
+        ms = total;
+        tick();
+      }
+      stop();
+    }
+
+    again.addEventListener("click", start);
+    skip.addEventListener("click", toEnd);
+    open(0);
+  }
+
+  window.eagleRace = { mount };
+})();
