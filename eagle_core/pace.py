@@ -15,8 +15,13 @@ from dataclasses import dataclass, field
 from time import perf_counter
 
 WINDOW = 32  # steps that a way is judged by
-FIRST_STEPS, PROBE_STEPS = 10, 5  # of the first way, before any other is tried; of a trial
-SHORTEST_WAIT, LONGEST_WAIT = 40, 1280  # steps between two trials of a way that lost
+FIRST_STEPS, PROBE_STEPS = 16, 4  # of the first way, before any other is tried; of a trial
+SHORTEST_WAIT, LONGEST_WAIT, PATIENCE = (
+    80,
+    2000,
+    3,
+)  # steps between trials of a way that lost, and their growth
+HOPELESS = 0.6  # of the best rate: a trial that is below it ends with its second step
 LEAD = 1.05  # how much better another way must be to be taken
 OUTLIER = 3.0  # medians; a step that took longer (a first run, a busy machine) counts as this
 
@@ -79,12 +84,21 @@ class Pace:
         """One more step of ``way`` is known: end a trial, begin the next one."""
         self._n_steps += 1
         if self._trial is not None and way == self._trial[0]:
-            left = self._trial[1] - 1
+            left = 0 if self._is_hopeless(way, self._trial[1]) else self._trial[1] - 1
             self._trial = (way, left) if left else None
             if left == 0:
                 self._judge(way)
         if self._trial is None and self._n_steps >= FIRST_STEPS:
             self._trial = self._next_trial()
+
+    def _is_hopeless(self, way: int, left: int) -> bool:
+        """Whether a trial may end early, after at least two steps."""
+        n_done = PROBE_STEPS - left + 1
+        if n_done < 2:
+            return False
+        steps = list(self._ways[way].steps)[-n_done:]
+        rate = sum(n for n, _ in steps) / max(sum(seconds for _, seconds in steps), 1e-9)
+        return rate < HOPELESS * self._ways[self._best].rate()
 
     def _judge(self, way: int) -> None:
         challenger, champion = self._ways[way], self._ways[self._best]
@@ -93,7 +107,7 @@ class Pace:
             champion.due = self._n_steps + champion.wait
             return
         challenger.due = self._n_steps + challenger.wait
-        challenger.wait = min(2 * challenger.wait, LONGEST_WAIT)
+        challenger.wait = min(PATIENCE * challenger.wait, LONGEST_WAIT)
 
     def _next_trial(self) -> tuple[int, int] | None:
         others: Sequence[int] = [

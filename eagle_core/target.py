@@ -30,6 +30,7 @@ from eagle_core.kernels.attention import (
 from eagle_core.kernels.tape import FIXED_ROPES, TapeDeck
 from eagle_core.tree import DraftTree
 
+MOST_LIKE_ROWS = 32  # products in 16 bits on a CPU give a row the same bits beside up to so many
 MIN_CPU_ROWS, MIN_DEVICE_ROWS = 2, 32  # rows of a reproducible forward in 16 bits
 DEFAULT_CONTEXT_LENGTH = 8192  # longest context when none is asked for; long caches cost memory
 _KNOWN_LAYERS = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
@@ -174,8 +175,17 @@ class Target:
             # A state goes on by single tokens: several at once start from an empty one in transformers.
             outputs = [self.prefill_chunk(token, cache) for token in torch.split(ids, 1)]
             return TargetOutput(outputs[-1].logits, torch.cat([out.features for out in outputs]))
+        if self.is_reproducible and self.device.type == "cpu" and ids.shape[0] > MOST_LIKE_ROWS:
+            outputs = [self.prefill_chunk(part, cache) for part in torch.split(ids, MOST_LIKE_ROWS)]
+            return TargetOutput(outputs[-1].logits, torch.cat([out.features for out in outputs]))
         n_tokens = ids.shape[0]
         ids = ids.to(self.device)
+        if (
+            n_tokens < self._min_rows <= cache.room
+        ):  # a row that is read alone must be like all others
+            output = self.forward_tree(DraftTree.chain(ids[0], ids[1:]), cache)
+            cache.advance(n_tokens)
+            return TargetOutput(output.logits[-1:], output.features)
         positions = torch.arange(cache.length, cache.length + n_tokens, device=ids.device)  # [T]
         output = self._forward(ids, positions, None, cache, n_logits=1)
         cache.advance(n_tokens)

@@ -64,7 +64,7 @@ class EagleDrafter:
         self._lm_head = head.lm_head or draft_scorer(lm_head, self._vocabulary)
         self._vocabulary_size = int(getattr(head.lm_head or lm_head, "out_features", 0)) or 1 << 30
         self._wanted = self._tree = tree
-        self._pace = Pace(len(tree.ways) + 2) if tree.policy == "auto" else None
+        self._paces: dict[tuple[TreeConfig, ...], Pace] = {}  # what was measured outlives a request
         self._capacity = capacity
         self._cache = KVCache(head.n_layers, capacity + max_drafted_rows(tree))
         self._repeats = RepeatIndex()
@@ -75,6 +75,14 @@ class EagleDrafter:
         self._unread: list[tuple[Tensor, Tensor]] = []
         self._next: Tensor | None = None
         self._n_new = 0  # tokens committed since the last proposal
+
+    @property
+    def _pace(self) -> Pace | None:
+        """What chooses among the ways of ``auto``; None for a tree of one's own."""
+        if self._wanted.policy != "auto":
+            return None
+        ways = self._wanted.ways
+        return self._paces.setdefault(ways, Pace(len(ways) + 2))
 
     @property
     def length(self) -> int:
@@ -88,10 +96,6 @@ class EagleDrafter:
             self._predicted = None
             self._unread = []
             self._repeats = RepeatIndex()
-        if tree.policy != "auto":
-            self._pace = None
-        elif self._pace is None:
-            self._pace = Pace(len(tree.ways) + 2)
         self._wanted = self._tree = tree
 
     def reset(self) -> None:

@@ -220,6 +220,12 @@ def test_bfloat16_rows_are_those_read_one_by_one():
     assert target._min_rows == 2
     assert max(self_check(target, seed) for seed in range(3)) == 0.0
     assert max(self_check(Target(plain), seed) for seed in range(3)) > 0.0
+    ids, features = torch.arange(75), []
+    for parts in ((75,), (1, 40, 2, 1, 31), (74, 1)):  # however the prompt is read
+        cache = target.new_cache(80)
+        outputs = [target.prefill_chunk(part, cache) for part in torch.split(ids, parts)]
+        features.append(torch.cat([output.features for output in outputs]))
+    assert all(torch.equal(features[0], other) for other in features[1:])
     cache = target.new_cache(9)  # no room for a second row: the ordinary way
     target.prefill_chunk(torch.arange(8), cache)
     assert target.forward_tree(DraftTree.single(torch.tensor(3)), cache).logits.shape[0] == 1
