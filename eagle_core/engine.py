@@ -273,6 +273,7 @@ def generate_tokens(
     Raises: ContextOverflow when the prompt leaves no room; ConfigError when it is empty.
     """
     limit = min(target.context_length, cache.capacity)
+    check_prompt_ids(prompt_ids, target.vocab_size)
     _check_prompt(prompt_ids, cache, drafter, limit)
     processors = processors_for(config, prompt_ids, eos_ids, target.vocab_size)
     guarded = GuardedDrafter(drafter, target.vocab_size, chains_only=target.chains_only)
@@ -314,11 +315,23 @@ def _problem(drafter: GuardedDrafter) -> Iterator[Notice]:
         yield Notice("warning", problem)
 
 
-def _check_prompt(prompt_ids: Sequence[int], cache: KVCache, drafter: Drafter, limit: int) -> None:
+def check_prompt_ids(prompt_ids: Sequence[int], vocab_size: int) -> None:
+    """Raises: ConfigError for an empty prompt, or one that holds an id which the model does not know."""
     if not prompt_ids:
         raise ConfigError(
             "the prompt is empty", expected="at least one token", hint="write something first"
         )
+    worst = max(prompt_ids)
+    if worst >= vocab_size or min(prompt_ids) < 0:
+        raise ConfigError(
+            "the prompt holds a token that the model does not know",
+            expected=f"ids below {vocab_size}",
+            got=str(worst),
+            hint="the tokenizer belongs to another model",
+        )
+
+
+def _check_prompt(prompt_ids: Sequence[int], cache: KVCache, drafter: Drafter, limit: int) -> None:
     if len(prompt_ids) >= limit:
         raise ContextOverflow(
             "the prompt leaves no room for an answer",
@@ -471,6 +484,7 @@ __all__ = [
     "Cut",
     "Step",
     "acceptance_rule",
+    "check_prompt_ids",
     "cut_run",
     "generate_tokens",
     "never",

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from eagle_core.config import DrafterName, Rule
+from eagle_core.errors import EagleError
 from eagle_core.stats import Stats
 
 Origin = Literal["draft", "target"]
@@ -133,6 +134,15 @@ class Failed:
     code: str
     message: str
     hint: str
+
+    @classmethod
+    def of(cls, error: EagleError) -> Failed:
+        """The event for an error, with what was expected and what was there."""
+        message = error.message
+        if error.expected or error.got:
+            expected, got = error.expected or "something else", error.got or "nothing"
+            message += f" (expected {expected}; got {got})"
+        return cls(error.code, message, error.hint)
 
 
 @dataclass(frozen=True, slots=True)

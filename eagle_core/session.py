@@ -22,7 +22,7 @@ from eagle_core.drafters.base import Drafter
 from eagle_core.drafters.eagle import EagleDrafter
 from eagle_core.drafters.ngram import NgramDrafter
 from eagle_core.drafters.none import NoDrafter
-from eagle_core.engine import generate_tokens
+from eagle_core.engine import check_prompt_ids, generate_tokens
 from eagle_core.errors import EagleError, NoChatTemplate, OutOfMemory
 from eagle_core.events import (
     Event,
@@ -45,7 +45,7 @@ from eagle_core.selftest import Drafting, rounding_reason, self_test
 from eagle_core.stats import Stats
 from eagle_core.stops import StopStrings
 from eagle_core.target import Target
-from eagle_core.text import TextStream, check_prompt, special_ids
+from eagle_core.text import TextStream, special_ids
 
 logger = logging.getLogger(__name__)
 
@@ -247,7 +247,7 @@ class Session:
         try:
             prompt_ids, notices = self._encode_chat(messages)
         except EagleError as error:
-            yield _failed(error)
+            yield Failed.of(error)
             return
         yield from (Notice("info", notice) for notice in notices)
         yield from self.generate(prompt_ids, generation, draft, cancel=cancel)
@@ -358,12 +358,12 @@ class Session:
         except EagleError as error:
             logger.info("request failed: %s", error.code)
             self._reset()
-            yield _failed(error)
+            yield Failed.of(error)
         except Exception as error:
             logger.exception("request failed")
             self._reset()
             if is_memory_error(error):
-                yield _failed(
+                yield Failed.of(
                     OutOfMemory(
                         "the device ran out of memory",
                         hint="use a shorter context, a smaller tree or another precision",
@@ -383,7 +383,7 @@ class Session:
         draft: DraftConfig,
         cancel: threading.Event,
     ) -> Iterator[Event]:
-        check_prompt(prompt_ids, self._target.vocab_size)
+        check_prompt_ids(prompt_ids, self._target.vocab_size)
         if draft.drafter != "none" and self.info.drafting != "tree":
             yield Notice("warning", self.info.drafting_reason)
         elif draft.drafter != "none" and self._inexact_reason:
@@ -470,13 +470,6 @@ class Session:
         self._cache.reset()
         self._cached_ids = []
         self._eagle = None
-
-
-def _failed(error: EagleError) -> Failed:
-    message = error.message
-    if error.expected or error.got:
-        message += f" (expected {error.expected or 'something else'}; got {error.got or 'nothing'})"
-    return Failed(error.code, message, error.hint)
 
 
 def _close(events: Iterator[Event]) -> None:

@@ -15,7 +15,6 @@ from typing import Protocol
 from tokenizers import decoders
 from transformers import PreTrainedTokenizerBase
 
-from eagle_core.errors import ConfigError
 from eagle_core.events import Origin, Span, TextDelta, TokenOut
 
 REPLACEMENT = "\ufffd"
@@ -77,25 +76,6 @@ class TextStream:
     def flush(self) -> TextDelta | None:
         """What was held back, at the end of the answer: bytes that make no character read as U+FFFD."""
         return to_delta([(self._last_origin, self._pieces.finish())])
-
-
-def check_prompt(prompt_ids: Sequence[int], vocab_size: int) -> None:
-    """Raises: ConfigError when there is no token, or one that the model does not know."""
-    if not prompt_ids:
-        raise ConfigError(
-            "the prompt is empty",
-            expected="at least one token",
-            got="none",
-            hint="write something first",
-        )
-    worst = max(prompt_ids)
-    if worst >= vocab_size or min(prompt_ids) < 0:
-        raise ConfigError(
-            "the prompt holds a token that the model does not know",
-            expected=f"ids below {vocab_size}",
-            got=str(worst),
-            hint="the tokenizer belongs to another model",
-        )
 
 
 def special_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
@@ -244,4 +224,4 @@ def to_delta(parts: Sequence[tuple[Origin, str]]) -> TextDelta | None:
     return TextDelta("".join(text for _, text in parts), tuple(spans))
 
 
-__all__ = ["TextStream", "check_prompt", "special_ids"]
+__all__ = ["TextStream", "special_ids"]

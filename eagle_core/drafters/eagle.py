@@ -24,10 +24,10 @@ from eagle_core.config import GenerationConfig, Shape, TreeConfig
 from eagle_core.drafters.base import Budget
 from eagle_core.errors import DraftError
 from eagle_core.heads.base import DraftHead
+from eagle_core.heads.scorer import draft_scorer
 from eagle_core.kernels.attention import uses_rows_attention
 from eagle_core.kernels.tape import FIXED_ROPES, TapeDeck
 from eagle_core.lookup import SURE_MATCH, RepeatIndex, with_path
-from eagle_core.packing import packed_if_faster, weight_of
 from eagle_core.sampling import draw_candidates, stream_noise, to_probabilities
 from eagle_core.tree import (
     DraftTree,
@@ -480,36 +480,4 @@ def _plan(shape: Shape, device: torch.device) -> _Plan:
     )
 
 
-def draft_scorer(lm_head: nn.Module, vocabulary: Tensor | None) -> Callable[[Tensor], Tensor]:
-    """Features [R, D] -> logits [R, V'] over the draft vocabulary, or over all tokens without one."""
-    weight = getattr(lm_head, "weight", None)
-    if not isinstance(weight, Tensor) or not weight.is_floating_point():  # quantized
-        return (
-            lm_head if vocabulary is None else lambda features: lm_head(features)[..., vocabulary]
-        )
-    if vocabulary is None:
-        return in_dtype(lm_head, weight.dtype)
-    weight = weight_of(lm_head)
-    if weight.ndim == 2 and not weight.is_meta:
-        bias = getattr(lm_head, "bias", None)
-        n_scored, width = len(vocabulary), weight.shape[1]
-        sliced = nn.Linear(width, n_scored, isinstance(bias, Tensor), weight.device, weight.dtype)
-        with torch.no_grad():
-            sliced.weight.copy_(weight[vocabulary])
-            if isinstance(bias, Tensor):
-                sliced.bias.copy_(bias[vocabulary])
-        return in_dtype(
-            packed_if_faster(
-                sliced.requires_grad_(False), is_int8=getattr(lm_head, "is_int8", False)
-            ),
-            weight.dtype,
-        )
-    return in_dtype(lambda features: lm_head(features)[..., vocabulary], weight.dtype)  # on disk
-
-
-def in_dtype(score: Callable[[Tensor], Tensor], dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
-    """``score`` for features of a head that computes in another precision."""
-    return lambda features: score(features.to(dtype))
-
-
-__all__ = ["EagleDrafter", "draft_scorer", "max_drafted_rows"]
+__all__ = ["EagleDrafter", "max_drafted_rows"]

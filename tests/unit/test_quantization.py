@@ -14,14 +14,14 @@ from torch import nn
 
 from eagle_core.certificate.loaded import model_checks
 from eagle_core.config import DraftConfig, GenerationConfig, LoadConfig, TreeConfig
-from eagle_core.drafters.eagle import draft_scorer
 from eagle_core.engine import generate_tokens
 from eagle_core.errors import ConfigError, ModelError
 from eagle_core.events import Event, Finished, LoadProgress, Notice
 from eagle_core.head_precision import compute_dtype, head_dtype_name, place_head
+from eagle_core.heads.scorer import draft_scorer
 from eagle_core.kernels.attention import use_rows_attention
 from eagle_core.loading import LoadedBase, load_base
-from eagle_core.packing import RowLinear, pack_layers
+from eagle_core.packing import RowLinear, count_let_go, pack_layers
 from eagle_core.precision import OUTLIERS_REASON, SLOW_ON_CPU, WeightCount
 from eagle_core.quantization import (
     CastFilter,
@@ -190,7 +190,10 @@ def test_8_bits_do_not_warn_at_every_product(folder: Path, caplog: Any) -> None:
 
 def test_auto_takes_four_bits_when_memory_is_short(folder: Path, monkeypatch: Any) -> None:
     count = count_weights(folder)
-    assert count.n_weights == sum(p.numel() for p in load(folder, "none").model.parameters())
+    whole = load(folder, "none").model
+    n_parameters = sum(p.numel() for p in whole.parameters()) + count_let_go(whole)
+    assert count.n_weights == n_parameters
+    monkeypatch.setattr("eagle_core.placement.has_fast_int8", lambda: False)
     monkeypatch.setattr("eagle_core.precision.RESERVE_BYTES", 0)
     room = count.n_weights * 2  # 16 bits, and nothing beside them
     monkeypatch.setattr("eagle_core.placement.free_bytes", lambda device: room)
