@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 from eagle_core.errors import ConfigError
 
-TreePolicy = Literal["chain", "static", "dynamic"]
+TreePolicy = Literal["auto", "chain", "static", "dynamic"]
 DrafterName = Literal["none", "ngram", "eagle"]
 Rule = Literal["greedy", "match", "sampling"]
 RuleChoice = Literal["auto", "match", "sampling"]
@@ -37,6 +37,10 @@ FIGURE_9: Shape = (
     (0, 0, 0, 0), (0, 0, 0, 1), (0, 0, 0, 2),
     (0, 0, 0, 0, 0), (0, 0, 0, 0, 1),
 )  # fmt: skip
+
+# Depth, branching and size of the trees that ``auto`` tries beside plain steps and lookup alone; the first is
+# what measured best on the default model.
+AUTO_TREES = ((2, 2, 3), (4, 3, 8))
 
 MAX_BIAS = 100  # OpenAI's limit: beyond it a token is as good as banned, or certain
 
@@ -238,8 +242,9 @@ class TreeConfig:
     """Shape of the draft tree. It changes the speed only."""
 
     policy: TreePolicy = setting(
-        "dynamic",
-        "chain: one path; static: a fixed shape; dynamic: grown by the head's confidence (EAGLE-2).",
+        "auto",
+        "auto: what is fastest here, measured while it runs, or dynamic where depth, branching or size are "
+        "set; chain: one path; static: a fixed shape; dynamic: grown by the head's confidence (EAGLE-2).",
         choices=get_args(TreePolicy),
     )
     depth: int = setting(
@@ -264,13 +269,25 @@ class TreeConfig:
 
     def __post_init__(self) -> None:
         check_limits(self)
+        if self.policy == "auto" and (self.depth, self.branching, self.size) != AUTO_TREES[0]:
+            object.__setattr__(self, "policy", "dynamic")
         if self.shape is not None:
             check_shape(self.shape)
 
     @property
+    def ways(self) -> tuple[TreeConfig, ...]:
+        """The trees that ``auto`` chooses among, the one to start with first; else the tree itself."""
+        if self.policy != "auto":
+            return (self,)
+        return tuple(
+            TreeConfig("dynamic", depth, branching, size, lookup=self.lookup)
+            for depth, branching, size in AUTO_TREES
+        )
+
+    @property
     def paths(self) -> Shape | None:
         """The fixed shape of a chain or a static tree; None for a tree that grows."""
-        if self.policy == "dynamic":
+        if self.policy in ("auto", "dynamic"):
             return None
         if self.policy == "chain":
             return tuple((0,) * depth for depth in range(1, min(self.depth, self.size) + 1))
@@ -279,11 +296,15 @@ class TreeConfig:
     @property
     def head_nodes(self) -> int:
         """Most nodes that the head drafts; a static shape says it itself."""
+        if self.policy == "auto":
+            return max(tree.size for tree in self.ways)
         return self.size if self.paths is None else len(self.paths)
 
     @property
     def head_depth(self) -> int:
         """Most tokens on a path that the head drafts; a static shape says it itself."""
+        if self.policy == "auto":
+            return max(tree.depth for tree in self.ways)
         return self.depth if self.paths is None else max(map(len, self.paths))
 
     @property

@@ -4,8 +4,11 @@ EagleError
   ConfigError                  a setting or an argument is wrong
   ModelError                   the base model or the head cannot be used
     ModelNotFound              no such Hub id, folder or file
-    DownloadError              a download failed; nothing half-written is left behind
+    DownloadError              a download failed; nothing half-written counts as a model
+      NoNetwork                the Hub cannot be reached
+      RateLimited              the Hub wants fewer requests for a while
     GatedRepo                  the Hub wants an accepted licence and a token
+    BadToken                   the Hub does not know the token
     IncompatibleHead           the head does not fit the base
     CheckpointMismatch         a file's content is not what it should be
     NoChatTemplate             the tokenizer cannot format a chat
@@ -58,15 +61,33 @@ class ModelNotFound(ModelError):
 
 
 class DownloadError(ModelError):
-    """A download failed; nothing half-written is left behind."""
+    """A download failed; nothing half-written counts as a model."""
 
     code = "download"
+
+
+class NoNetwork(DownloadError):
+    """The Hub cannot be reached."""
+
+    code = "no-network"
+
+
+class RateLimited(DownloadError):
+    """The Hub wants fewer requests for a while."""
+
+    code = "rate-limited"
 
 
 class GatedRepo(ModelError):
     """The Hub wants an accepted licence and a token."""
 
     code = "gated-repo"
+
+
+class BadToken(ModelError):
+    """The Hub does not know the token."""
+
+    code = "bad-token"
 
 
 class IncompatibleHead(ModelError):
@@ -136,6 +157,7 @@ class Cancelled(EagleError):
 
 
 __all__ = [
+    "BadToken",
     "Cancelled",
     "CheckpointMismatch",
     "ConfigError",
@@ -150,7 +172,9 @@ __all__ = [
     "ModelError",
     "ModelNotFound",
     "NoChatTemplate",
+    "NoNetwork",
     "OutOfMemory",
+    "RateLimited",
     "ResourceError",
     "StaleConversation",
 ]

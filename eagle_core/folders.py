@@ -43,6 +43,27 @@ def cache_folder() -> Path:
     return platform_cache() / "eagle-chat"
 
 
+def config_folder() -> Path:
+    """Where the user's own settings are kept; read from the environment at every call.
+
+    ``EAGLE_CONFIG`` if set; else ``eagle-chat`` in ``XDG_CONFIG_HOME`` or ``~/.config``; in
+    ``~/Library/Application Support`` on macOS, in ``%APPDATA%`` on Windows. Not created here.
+    """
+    own = os.environ.get("EAGLE_CONFIG")
+    if own:
+        return Path(own).expanduser().absolute()
+    xdg = os.environ.get("XDG_CONFIG_HOME")
+    if xdg:
+        return Path(xdg).expanduser().absolute() / "eagle-chat"
+    platform: str = sys.platform  # a plain str: see platform_cache
+    if platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / "eagle-chat"
+    if platform == "win32":
+        roaming = os.environ.get("APPDATA")
+        return (Path(roaming) if roaming else Path.home() / "AppData" / "Roaming") / "eagle-chat"
+    return Path.home() / ".config" / "eagle-chat"
+
+
 def platform_cache() -> Path:
     """The platform's own cache folder."""
     platform: str = sys.platform  # a plain str: otherwise mypy skips the other platforms' branches
@@ -195,6 +216,7 @@ __all__ = [
     "build_folder",
     "cache_folder",
     "check_free_space",
+    "config_folder",
     "data_folder",
     "disk_errors",
     "ignore_event",

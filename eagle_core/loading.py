@@ -97,7 +97,7 @@ def load_base(config: LoadConfig, on_event: OnEvent = ignore_event) -> LoadedBas
     """
     is_split = config.device == SPLIT
     device = resolve_device("auto" if is_split else config.device)
-    folder = base_folder(config, on_event)
+    folder = base_folder(config, on_event, check_config)  # a model that cannot run is not fetched
     description = check_config(folder)
     context_length = resolve_context(config.context_length, description)
     plan = make_plan(config, device, count_weights(folder), description)

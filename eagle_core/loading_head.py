@@ -34,14 +34,16 @@ logger = logging.getLogger(__name__)
 
 
 def head_source(config: LoadConfig) -> str | Path | None:
-    """The head to load for ``config``: the one it names, else the base's bundled one, else None.
+    """The head to load for ``config``: the one it names, else the one known for the base, else None.
 
     Raises: ModelNotFound when the bundled head is missing from the installation.
     """
     if config.head is not None:
         return config.head
     entry = catalog.lookup(config.base)
-    return asset_path(entry.head) if entry is not None and entry.head is not None else None
+    if entry is None or entry.head is None:
+        return None
+    return asset_path(entry.head) if entry.has_bundled_head else entry.head
 
 
 def check_before_download(config: LoadConfig, on_event: OnEvent = ignore_event) -> None:

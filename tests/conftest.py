@@ -16,6 +16,8 @@ from eagle_core.kernels import build
 
 # Set before any test module imports huggingface_hub, which reads it once.
 os.environ["HF_HOME"] = tempfile.mkdtemp(prefix="eagle-tests-hf-")
+# The user's own pairs are none of the tests' business.
+os.environ["EAGLE_CONFIG"] = tempfile.mkdtemp(prefix="eagle-tests-config-")
 os.environ["EAGLE_DATA"] = tempfile.mkdtemp(prefix="eagle-tests-data-")
 
 # Compiled once, and kept from run to run.

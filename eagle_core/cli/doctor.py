@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from eagle_core._version import __version__
 from eagle_core.bench.provenance import cpu_name, package_versions
-from eagle_core.catalog import CATALOG, CatalogEntry, WheelSource
+from eagle_core.catalog import CatalogEntry, WheelSource, default_entry
 from eagle_core.cli.console import use_colour, write_json, write_line
 from eagle_core.config import LoadConfig
 from eagle_core.errors import EagleError
@@ -86,8 +86,8 @@ def all_checks() -> Iterator[Check]:
     yield _guarded("kernels", check_kernels)
     yield _guarded("memory", check_memory)
     yield _guarded("cache", check_cache)
-    for entry in CATALOG:
-        yield _guarded(entry.name, partial(check_model, entry))
+    entry = default_entry()
+    yield _guarded(entry.name, partial(check_model, entry))
     yield _guarded("engine", check_engine)
 
 
@@ -181,7 +181,7 @@ def folder_bytes(folder: Path) -> int:
 
 def check_model(entry: CatalogEntry) -> Check:
     """Whether a known model and its head are on this machine."""
-    if entry.head is not None:
+    if entry.head is not None and entry.has_bundled_head:
         from eagle_core.assets import asset_path
 
         asset_path(entry.head)
@@ -214,7 +214,7 @@ def check_engine() -> Check:
     from eagle_core.loading import load_base
     from eagle_core.target import Target, self_check
 
-    entry = CATALOG[0]
+    entry = default_entry()
     if cached_folder(entry) is not None:
         # float32: the check is about the computation, not about rounding.
         model = load_base(LoadConfig(base=entry.name, dtype="float32", offline=True)).model

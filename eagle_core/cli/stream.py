@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from eagle_core.events import (
     Queued,
     TextDelta,
 )
+from eagle_core.rate import Rate, as_text
 from eagle_core.transcript import Transcript
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ class Progress:
         self._is_terminal = sys.stderr.isatty()
         self._bars: dict[str, Any] = {}
         self._shown: dict[str, int] = {}
+        self._rates: dict[str, Rate] = {}
 
     def __call__(self, event: Event) -> None:
         """Show ``event`` if it is about progress."""
@@ -55,6 +58,8 @@ class Progress:
         if self._is_terminal:
             self._move_bar(what, done, total, unit)
             return
+        if unit == "B":
+            self._rates.setdefault(what, Rate()).add(done, time.monotonic())
         step = done * PLAIN_STEPS // total if total else 0
         if step > self._shown.get(what, -1):
             self._shown[what] = step
@@ -63,7 +68,8 @@ class Progress:
                 if total is None
                 else f"{done / total:.0%} of {_size(total, unit)}"
             )
-            note(f"{what}: {size}")
+            speed = as_text(self._rates[what], total) if unit == "B" and done != total else ""
+            note(f"{what}: {size}, {speed}" if speed else f"{what}: {size}")
 
     def close(self) -> None:
         """Take the bars off the terminal's last line."""

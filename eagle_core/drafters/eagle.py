@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -20,7 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eagle_core.cache import KVCache
-from eagle_core.config import GenerationConfig, Shape, TreeConfig
+from eagle_core.config import GenerationConfig, TreeConfig
+from eagle_core.draft_plan import DraftPlan, DrawnCandidates, Pick, draft_plan
 from eagle_core.drafters.base import Budget
 from eagle_core.errors import DraftError
 from eagle_core.heads.base import DraftHead
@@ -28,41 +27,16 @@ from eagle_core.heads.scorer import draft_scorer
 from eagle_core.kernels.attention import uses_rows_attention
 from eagle_core.kernels.tape import FIXED_ROPES, TapeDeck
 from eagle_core.lookup import SURE_MATCH, RepeatIndex, with_path
-from eagle_core.sampling import draw_candidates, stream_noise, to_probabilities
+from eagle_core.pace import Pace
 from eagle_core.tree import (
     DraftTree,
-    Draws,
-    TreeLayout,
     fit_shape,
     in_order_of_draws,
     shape_for_draws,
-    tree_layout,
     without_idle_nodes,
 )
 
-
-@dataclass(frozen=True, slots=True)
-class _Level:
-    """How a layout's depth is drafted from the rows of the depth above."""
-
-    sources: Tensor  # [W] i64: row of the expanded depth that each node comes from
-    ranks: Tensor  # [W] i64
-    width: int  # candidates needed from each row
-    expanded: Tensor  # [R] i64: which of these W nodes have children
-    row_mask: Tensor  # [R, rows so far + R] bool: which drafted rows each expanded node sees
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    layout: TreeLayout
-    levels: tuple[_Level, ...]
-    expanded: Tensor  # [R] i64: all nodes that have children, in order
-    n_children: Tensor  # [R] i64
-
-
-# Features [R, D] and a width -> each row's candidates as places in the draft vocabulary, [R, width] i64, and
-# their log-probabilities, [R, width] f32.
-_Pick = Callable[[Tensor, int], tuple[Tensor, Tensor]]
+MOST_UNREAD = 16  # committed tokens that may wait for the head; a prompt does not
 
 
 class EagleDrafter:
@@ -89,42 +63,93 @@ class EagleDrafter:
         self._vocabulary = head.draft_vocabulary
         self._lm_head = head.lm_head or draft_scorer(lm_head, self._vocabulary)
         self._vocabulary_size = int(getattr(head.lm_head or lm_head, "out_features", 0)) or 1 << 30
-        self._tree = tree
+        self._wanted = self._tree = tree
+        self._pace = Pace(len(tree.ways) + 2) if tree.policy == "auto" else None
         self._capacity = capacity
         self._cache = KVCache(head.n_layers, capacity + max_drafted_rows(tree))
         self._repeats = RepeatIndex()
         self._tapes = TapeDeck(self._forward) if _can_be_recorded(head) else None
         # [D], the head's guess of the pending token's feature
         self._predicted: Tensor | None = None
+        # Committed tokens that the head has not read yet, with their features, and the token after them.
+        self._unread: list[tuple[Tensor, Tensor]] = []
+        self._next: Tensor | None = None
+        self._n_new = 0  # tokens committed since the last proposal
 
     @property
     def length(self) -> int:
         """Committed tokens."""
-        return self._cache.length
+        return self._cache.length + sum(tokens.shape[0] for tokens, _ in self._unread)
 
     def configure(self, tree: TreeConfig) -> None:
         """Use another tree from the next proposal on; committed rows stay, unless they no longer fit."""
         if max_drafted_rows(tree) + self._capacity > self._cache.capacity:
             self._cache = KVCache(self._head.n_layers, self._capacity + max_drafted_rows(tree))
             self._predicted = None
+            self._unread = []
             self._repeats = RepeatIndex()
-        self._tree = tree
+        if tree.policy != "auto":
+            self._pace = None
+        elif self._pace is None:
+            self._pace = Pace(len(tree.ways) + 2)
+        self._wanted = self._tree = tree
 
     def reset(self) -> None:
-        """Forget everything."""
+        """Forget everything but what was measured."""
         self._cache.reset()
         self._predicted = None
+        self._unread = []
         self._repeats = RepeatIndex()
+        self._pause()
 
     def rewind(self, length: int) -> None:
         """Forget the tokens from position ``length`` on."""
-        self._cache.rewind(length)
-        self._predicted = None
+        n_unread = length - self._cache.length
+        kept: list[tuple[Tensor, Tensor]] = []
+        for tokens, features in self._unread:
+            if n_unread > 0:
+                kept.append((tokens[:n_unread], features[:n_unread]))
+            n_unread -= tokens.shape[0]
+        if n_unread < 0:
+            self._next = self._predicted = None
+        self._unread = kept
+        if length < self._cache.length:
+            self._cache.rewind(length)
+            self._predicted = None
         self._repeats.rewind(length)
+        self._pause()
+
+    def _pause(self) -> None:
+        self._n_new = 0
+        if self._pace is not None:
+            self._pace.pause()
 
     @torch.inference_mode()
     def commit(self, tokens: Tensor, features: Tensor, next_token: Tensor) -> None:
-        """Add rows for committed tokens; see :class:`eagle_core.drafters.base.Drafter`."""
+        """Add committed tokens; see :class:`eagle_core.drafters.base.Drafter`.
+
+        Under ``auto`` the head reads them when it drafts next: where it does not, it costs nothing.
+        """
+        self._unread.append((tokens, features))
+        self._next = next_token
+        self._n_new += tokens.shape[0]
+        if tokens.device.type == "cpu":  # elsewhere reading them would cost a sync: no lookup there
+            self._repeats.extend(tokens.tolist())
+        if self._pace is None or sum(len(unread) for unread, _ in self._unread) > MOST_UNREAD:
+            self._read()
+
+    def _read(self) -> None:
+        """Let the head read what was committed."""
+        if not self._unread:
+            return
+        tokens, features = (torch.cat(parts) for parts in zip(*self._unread, strict=True))
+        if self._next is None:
+            raise DraftError("the token after the committed ones is not known")
+        self._add_rows(tokens, features, self._next)
+        self._unread = []
+
+    def _add_rows(self, tokens: Tensor, features: Tensor, next_token: Tensor) -> None:
+        """Head rows for tokens [K] with features [K, D]; the row of each needs the token after it."""
         n_tokens, start = tokens.shape[0], self._cache.length
         following = torch.cat((tokens[1:], next_token.reshape(1)))  # [K]
         positions = torch.arange(start, start + n_tokens, device=tokens.device)  # [K]
@@ -139,30 +164,45 @@ class EagleDrafter:
         )  # [K, D]
         self._cache.advance(n_tokens)
         self._predicted = out[-1]
-        if tokens.device.type == "cpu":  # elsewhere reading them would cost a sync: no lookup there
-            self._repeats.extend(tokens.tolist())
 
     @torch.inference_mode()
     def propose(self, pending: Tensor, budget: Budget) -> DraftTree:
         """A tree within ``budget``, grown by the configured policy."""
+        way = self._choose_way()
+        repeat, match = self._repeat(pending)
+        if match >= SURE_MATCH and budget.max_depth > 0:
+            if self._pace is not None:
+                self._pace.pause()
+            n_tokens = min(len(repeat), budget.max_nodes, budget.max_depth)
+            return DraftTree.chain(pending, torch.tensor(repeat[:n_tokens]))
+        if way >= len(self._wanted.ways):
+            n_looked_up = self._tree.lookup if way == len(self._wanted.ways) else 0
+            bare = DraftTree.single(pending)
+            n_new = min(n_looked_up, budget.max_nodes)
+            return with_path(bare, repeat, n_new, budget.max_depth) if n_new and repeat else bare
+        self._tree = self._wanted.ways[way]
         max_nodes, max_depth = self._limits(budget)
         if max_nodes < 1 or max_depth < 1:
             return DraftTree.single(pending)
-        repeat, match = self._repeat(pending)
-        if match >= SURE_MATCH:
-            n_tokens = min(len(repeat), budget.max_nodes, budget.max_depth)
-            return DraftTree.chain(pending, torch.tensor(repeat[:n_tokens]))
         committed = self._cache.length
         try:
             if self._tree.paths is None:
                 tree = self._grow(pending, max_nodes, max_depth)
             else:
-                plan = _plan(fit_shape(self._tree.paths, max_nodes, max_depth), pending.device)
+                plan = draft_plan(fit_shape(self._tree.paths, max_nodes, max_depth), pending.device)
                 tree = self._fill(pending, plan, self._likeliest)
         finally:
             self._cache.rewind(committed)
         n_new = min(self._tree.lookup, budget.max_nodes - (tree.n_nodes - 1))
         return with_path(tree, repeat, n_new, budget.max_depth) if repeat else tree
+
+    def _choose_way(self) -> int:
+        """Of the trees to draft with, or behind the last of them: lookup alone, then a plain step."""
+        if self._pace is None:
+            return 0
+        way = self._pace.next_way(self._n_new)
+        self._n_new = 0
+        return way
 
     def _repeat(self, pending: Tensor) -> tuple[list[int], int]:
         """What followed the last words where they stood before, and how many words matched."""
@@ -176,6 +216,7 @@ class EagleDrafter:
 
         Its shape is known before any token is: the configured one, or ``shape_for_draws`` for a dynamic tree.
         """
+        self._tree = self._wanted.ways[0]  # the answer depends on it: never one that was measured
         max_nodes, max_depth = self._limits(budget)
         if max_nodes < 1 or max_depth < 1:
             return DraftTree.single(pending)
@@ -184,8 +225,10 @@ class EagleDrafter:
             shape = shape_for_draws(max_depth, self._tree.branching, max_nodes)
         shape = in_order_of_draws(fit_shape(shape, max_nodes, max_depth))
         committed = self._cache.length
-        plan = _plan(shape, pending.device)
-        draw = _Draw(self._scores, config, committed, max(level.width for level in plan.levels))
+        plan = draft_plan(shape, pending.device)
+        draw = DrawnCandidates(
+            self._scores, config, committed, max(level.width for level in plan.levels)
+        )
         try:
             tree = self._fill(pending, plan, draw)
         finally:
@@ -199,6 +242,8 @@ class EagleDrafter:
 
         Raises: DraftError when there is nothing to draft from.
         """
+        if budget.max_nodes > 0:
+            self._read()
         max_nodes = min(budget.max_nodes, self._tree.head_nodes)
         max_depth = min(budget.max_depth, self._tree.head_depth)
         if self._predicted is None and max_nodes > 0 and max_depth > 0:
@@ -246,7 +291,7 @@ class EagleDrafter:
         return torch.nan_to_num(self._score(features).float(), nan=-1e9, posinf=1e9, neginf=-1e9)
 
     def _likeliest(self, features: Tensor, width: int) -> tuple[Tensor, Tensor]:
-        """The best candidates of each row, fewer where the vocabulary is smaller; see ``_Pick``."""
+        """The best candidates of each row, fewer where the vocabulary is smaller; see ``Pick``."""
         n_candidates = min(width, self._n_scored())
         scores, best = self._log_probabilities(features).topk(n_candidates, dim=-1)
         return best, scores
@@ -270,7 +315,7 @@ class EagleDrafter:
         hidden.masked_fill_(~row_mask, torch.finfo(dtype).min)
         return F.pad(hidden, (n_committed, 0))[None, None]
 
-    def _fill(self, pending: Tensor, plan: _Plan, pick: _Pick) -> DraftTree:
+    def _fill(self, pending: Tensor, plan: DraftPlan, pick: Pick) -> DraftTree:
         """Fill a fixed layout with the tokens that ``pick`` finds, depth by depth."""
         assert self._predicted is not None
         start = self._cache.length
@@ -391,93 +436,9 @@ def _can_be_recorded(head: DraftHead) -> bool:
 
 def max_drafted_rows(tree: TreeConfig) -> int:
     """Cache rows that one proposal may write beside the committed ones."""
-    return max(tree.depth * tree.branching, tree.size) if tree.paths is None else tree.head_nodes
-
-
-class _Draw:
-    """Draws candidates for the nodes of a plan, level by level, and remembers from what.
-
-    Args: position: of the pending token; with the seed it says which random numbers are used.
-    """
-
-    def __init__(
-        self,
-        score: Callable[[Tensor], Tensor],
-        config: GenerationConfig,
-        position: int,
-        n_draws: int,
-    ) -> None:
-        self._score, self._config = score, config
-        self._position, self._n_draws, self._n_rows = position, n_draws, 0
-        self._q: list[Tensor] = []
-        self._candidates: list[Tensor] = []
-
-    def __call__(self, features: Tensor, _width: int) -> tuple[Tensor, Tensor]:
-        """Features [R, D] of a level's expanded nodes -> columns [R, n_draws] i64, -1 where q has no more.
-
-        Beside them their log-probabilities under q, [R, n_draws] f32.
-        """
-        q = to_probabilities(self._score(features), self._config)  # [R, C]
-        first, n_rows = self._n_rows * self._n_draws, q.shape[0]
-        n_numbers = first + n_rows * self._n_draws
-        noise = stream_noise("draft", self._config.seed, self._position, 1, n_numbers)
-        noise = noise[0, first:].reshape(n_rows, self._n_draws).to(q.device)  # [R, n_draws]
-        columns = draw_candidates(
-            q, noise, self._n_draws, with_replacement=self._config.with_replacement
-        )
-        self._q.append(q)
-        self._candidates.append(columns)
-        self._n_rows += n_rows
-        return columns, q.gather(1, columns.clamp(min=0)).log()
-
-    def draws(self, plan: _Plan, vocabulary: Tensor | None) -> Draws:
-        """What the verifier must know; draws for which the shape has no node were never made."""
-        candidates = torch.cat(self._candidates)  # [R, n_draws]
-        rank = torch.arange(self._n_draws, device=candidates.device)
-        candidates = candidates.masked_fill(rank >= plan.n_children[:, None], -1)
-        return Draws(
-            plan.expanded, torch.cat(self._q), candidates, vocabulary,
-            self._config.with_replacement,
-        )  # fmt: skip
-
-
-@lru_cache(maxsize=32)
-def _plan(shape: Shape, device: torch.device) -> _Plan:
-    """Everything about a fixed shape that does not depend on tokens."""
-    layout = tree_layout(shape, device)
-    parents = layout.parents.tolist()
-    levels: list[_Level] = []
-    rows_above, drafted = [0], list[int]()
-    for begin, end in layout.levels[1:]:
-        nodes = range(begin, end)
-        expanded = [node for node in nodes if node in parents]
-        drafted += expanded
-        mask = (
-            layout.ancestor_mask[expanded][:, drafted]
-            if expanded
-            else torch.zeros(0, 0, dtype=torch.bool)
-        )
-        levels.append(
-            _Level(
-                sources=torch.tensor(
-                    [rows_above.index(parents[node]) for node in nodes], device=device
-                ),
-                ranks=layout.ranks[begin:end],
-                width=int(layout.ranks[begin:end].max()) + 1,
-                expanded=torch.tensor(
-                    [node - begin for node in expanded], dtype=torch.long, device=device
-                ),
-                row_mask=mask,
-            )
-        )
-        rows_above = expanded
-    inner = [0, *drafted]
-    return _Plan(
-        layout,
-        tuple(levels),
-        torch.tensor(inner, device=device),
-        torch.tensor([parents.count(node) for node in inner], device=device),
-    )
+    if tree.paths is not None:
+        return tree.head_nodes
+    return max(max(way.depth * way.branching, way.size) for way in tree.ways)
 
 
 __all__ = ["EagleDrafter", "max_drafted_rows"]

@@ -1,14 +1,17 @@
 """A loopback server that speaks as much of the Hub's HTTP API as a download needs.
 
 Answers ``/api/models/...`` with listings and ``/{repo}/resolve/{revision}/{file}`` with files (ETag, Range).
-A repository can be gated, private or absent, be cut off in the middle, or send another content than it lists.
+A repository can be gated, private or absent, be cut off in the middle, be busy, slow, or send another content
+than it lists. ``bytes_sent`` counts what went out, file by file.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 import threading
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -30,6 +33,15 @@ class Repo:
     cuts: dict[str, int] = field(default_factory=dict)
     # Files that are sent with another content than listed.
     corrupt: set[str] = field(default_factory=set)
+    # Statuses that the next transfers of a file, or "" for the next listings, get instead of an answer.
+    failures: dict[str, list[int]] = field(default_factory=dict)
+    # Files that come in pieces of so many bytes with a pause of so many seconds after each.
+    trickles: dict[str, tuple[int, float]] = field(default_factory=dict)
+    # Whether the Range header is ignored.
+    no_ranges: bool = False
+    # Tokens that may read it; None: everybody.
+    tokens: set[str] | None = None
+    commit: str = COMMIT
 
 
 class HubServer:
@@ -39,6 +51,9 @@ class HubServer:
         self.repos = repos
         self.log: list[tuple[str, str, str | None]] = []
         self.n_transfers: Counter[str] = Counter()
+        self.bytes_sent: Counter[str] = Counter()
+        self.tokens: list[str] = []  # one for each entry of the log
+        self.redirects = False  # files lie on another host, as the Hub's do
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self._server.hub = self  # type: ignore[attr-defined]
@@ -99,7 +114,11 @@ class Handler(BaseHTTPRequestHandler):
     def answer(self, *, send_body: bool) -> None:
         path = unquote(urlsplit(self.path).path)
         self.hub.log.append((self.command, path, self.headers.get("Range")))
+        token = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
+        self.hub.tokens.append(token)
         parts = path.strip("/").split("/")
+        is_elsewhere = parts[:1] == ["elsewhere"]
+        parts = parts[1:] if is_elsewhere else parts
         is_api = parts[:2] == ["api", "models"]
         if is_api:
             parts = parts[2:]
@@ -109,17 +128,27 @@ class Handler(BaseHTTPRequestHandler):
             self.refuse(404, "RepoNotFound")
         elif repo.refuse is not None and not (is_api and repo.refuse_code == "GatedRepo"):
             self.refuse(repo.refuse, repo.refuse_code)  # a gated repository can be listed
-        elif len(rest) > 1 and rest[1] not in ("main", COMMIT):
+        elif repo.tokens is not None and not is_elsewhere and token not in repo.tokens:
+            message = "Invalid credentials in Authorization header" if token else "not found"
+            self.refuse(401, "" if token else "RepoNotFound", {"X-Error-Message": message})
+        elif len(rest) > 1 and rest[1] not in ("main", repo.commit):
             self.refuse(404, "RevisionNotFound")
+        elif self.command == "GET" and (left := repo.failures.get("/".join(rest[2:]))):
+            self.refuse(left.pop(0), "", {"Retry-After": "0"})
         elif is_api:
             self.send_listing(repo_id, repo, is_tree=rest[:1] == ["tree"])
+        elif self.hub.redirects and self.command == "GET" and not is_elsewhere:
+            port = self.hub.url.rpartition(":")[2]
+            self.refuse(302, "", {"Location": f"http://localhost:{port}/elsewhere{self.path}"})
         elif "/".join(rest[2:]) in repo.files:
             self.send_file(repo, "/".join(rest[2:]), send_body)
         else:
             self.refuse(404, "EntryNotFound")
 
-    def refuse(self, status: int, code: str) -> None:
+    def refuse(self, status: int, code: str, headers: dict[str, str] | None = None) -> None:
         self.send_response(status)
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
         if code:
             self.send_header("X-Error-Code", code)
         self.send_header("Content-Length", "0")
@@ -137,7 +166,7 @@ class Handler(BaseHTTPRequestHandler):
             }
             for name, entry in entries.items()
         ]
-        info = {"id": repo_id, "modelId": repo_id, "sha": COMMIT, "siblings": siblings}
+        info = {"id": repo_id, "modelId": repo_id, "sha": repo.commit, "siblings": siblings}
         body = json.dumps(tree if is_tree else info).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
@@ -151,24 +180,36 @@ class Handler(BaseHTTPRequestHandler):
         etag = entry["lfs"]["oid"] if "lfs" in entry else entry["oid"]
         if name in repo.corrupt:
             data = bytes(len(data))
-        start = int((self.headers.get("Range") or "bytes=0-").removeprefix("bytes=").split("-")[0])
-        body = data[start:]
-        self.send_response(206 if start else 200)
+        asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range") or "bytes=0-")
+        assert asked is not None, self.headers.get("Range")
+        start, end = int(asked[1]), int(asked[2] or len(data) - 1) + 1
+        is_part = self.headers.get("Range") is not None and not repo.no_ranges
+        body = data[start:end] if is_part else data
+        self.send_response(206 if is_part else 200)
         self.send_header("ETag", f'"{etag}"')
-        self.send_header("X-Repo-Commit", COMMIT)
+        self.send_header("X-Repo-Commit", repo.commit)
         self.send_header("Accept-Ranges", "bytes")
-        if start:
-            self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
+        if is_part:
+            last = start + len(body) - 1
+            self.send_header("Content-Range", f"bytes {start}-{last}/{len(data)}")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if not send_body:
             return
         self.hub.n_transfers[name] += 1
         if self.hub.n_transfers[name] <= repo.cuts.get(name, 0):
-            self.wfile.write(body[: len(body) // 2])
+            body = body[: len(body) // 2]
             self.close_connection = True
-            return
-        self.wfile.write(body)
+        size, pause_s = repo.trickles.get(name, (max(len(body), 1), 0.0))
+        for offset in range(0, len(body), size):
+            try:
+                self.wfile.write(body[offset : offset + size])
+                self.wfile.flush()
+            except OSError:  # the client has gone
+                self.close_connection = True
+                return
+            self.hub.bytes_sent[name] += len(body[offset : offset + size])
+            time.sleep(pause_s)
 
 
 def describe(name: str, data: bytes) -> dict[str, Any]:

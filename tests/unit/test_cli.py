@@ -351,7 +351,7 @@ def test_bench_report_refuses_another_file(run: Run, tmp_path: Path) -> None:
 def small_catalog(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("EAGLE_CACHE", str(tmp_path / "cache"))
     entry = CatalogEntry("tiny", "Tiny", HubSource("org/tiny"), None, 1, "MIT")
-    monkeypatch.setattr(doctor, "CATALOG", (entry,))
+    monkeypatch.setattr(doctor, "default_entry", lambda: entry)
 
 
 @pytest.mark.usefixtures("small_catalog")

@@ -160,7 +160,7 @@ def test_controls_make_setups() -> None:
     assert [setup.name for setup in three] == ["Plain decoding", "EAGLE A", "EAGLE B"]
     assert three[0].generation.temperature == 0.0
     assert three[1].generation.temperature == 0.7
-    assert "dynamic tree, depth 2" in about(three[1])
+    assert f"{TREE.policy} tree" in about(three[1])
     assert "temperature 0.7" in about(three[1])
 
 

@@ -1,0 +1,50 @@
+"""What this machine has free: on its accelerator and in main memory, a container's limit included."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+
+from eagle_core.config import LoadConfig
+from eagle_core.fit import Machine
+
+CGROUP = Path("/sys/fs/cgroup")
+
+
+def this_machine(device: str | None = None) -> Machine:
+    """The machine as a model would find it now.
+
+    Args: device: as for loading; None: "auto".
+    Raises: ConfigError for a device that is not there.
+    """
+    import torch
+
+    from eagle_core.loading import resolve_device
+
+    found = resolve_device(device if device is not None else LoadConfig().device)
+    free_ram = free_ram_bytes()
+    if found.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(found)
+        return Machine("cuda", free, free_ram, torch.cuda.get_device_name(found))
+    if found.type == "mps":  # shared memory; the driver allows a part of it
+        allowed = torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()
+        return Machine("mps", min(allowed, free_ram), free_ram, "Apple GPU")
+    return Machine("cpu", free_ram, free_ram, "processor")
+
+
+def free_ram_bytes(cgroup: Path = CGROUP) -> int:
+    """Main memory that is free for this process: the system's, or what its container's limit leaves."""
+    free = psutil.virtual_memory().available
+    try:
+        limit = (cgroup / "memory.max").read_text(encoding="ascii").strip()
+        used = int((cgroup / "memory.current").read_text(encoding="ascii"))
+        stats = (cgroup / "memory.stat").read_text(encoding="ascii").split()
+        # Pages of files that were read count as used there, and are given back when memory is short.
+        reclaimable = int(stats[stats.index("inactive_file") + 1])
+        return free if limit == "max" else max(min(free, int(limit) - used + reclaimable), 0)
+    except (OSError, ValueError, IndexError):
+        return free
+
+
+__all__ = ["free_ram_bytes", "this_machine"]
