@@ -64,6 +64,10 @@ class ChatSession(Protocol):
         """Where two answers to a prompt part, and why."""
         ...
 
+    def set_reproducible(self, is_on: bool) -> None:
+        """Compute rows alike alone and beside others, or not."""
+        ...
+
     def close(self) -> None:
         """Free the model."""
         ...

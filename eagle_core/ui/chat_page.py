@@ -84,7 +84,10 @@ def build_chat(slot: SessionSlot, rooms: Rooms, app: gr.Blocks) -> None:
     wire_answers(handlers, chat, box, composer, panel, outputs)
     wire_actions(actions, composer, panel, notice, outputs)
     timer = gr.Timer(OPENING_POLL_S, active=True)
-    opening = [header, notice, status, box, timer]
+    opening = [header, notice, status, box, panel.reproducible, timer]
+    panel.reproducible.input(
+        handlers.set_reproducible, panel.reproducible, [header, notice], queue=False, **PRIVATE
+    )
     app.load(handlers.poll_opening, None, opening, queue=False, **PRIVATE)
     app.load(actions.list_presets, None, panel.preset, queue=False, **PRIVATE)
     timer.tick(handlers.poll_opening, None, opening, queue=False, **PRIVATE)

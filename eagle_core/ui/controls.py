@@ -13,6 +13,7 @@ from eagle_core.config import (
     ChatConfig,
     DraftConfig,
     GenerationConfig,
+    LoadConfig,
     Overflow,
     TreeConfig,
     parse_logit_bias,
@@ -44,6 +45,7 @@ LABELS = {
     "lookup": "Lookup nodes",
     "shape": "Static shape",
     "overflow": "Full context",
+    "reproducible": "Reproducible in 16 bits",
 }
 GENERATION_FIELDS = ("temperature", "top_p", "seed", "max_new_tokens")
 ADVANCED_FIELDS = (
@@ -74,13 +76,16 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """The panel's components: ``controls`` in the order that ``read_settings`` expects, and the presets'."""
+    """The panel's components: ``controls`` in the order that ``read_settings`` expects, the presets', and the
+    switch that acts on the session at once.
+    """
 
     controls: list[Any]
     by_name: dict[str, Any]
     preset: Any
     save_preset: Any
     delete_preset: Any
+    reproducible: Any
 
 
 def build_controls() -> Panel:
@@ -93,6 +98,7 @@ def build_controls() -> Panel:
             info="Faster; the answer stays the same. Off: plain decoding.",
             elem_id="drafting",
         )
+        reproducible = make_control(specs(LoadConfig)["reproducible"])
     with gr.Group(elem_classes="panel"):
         answer = [make_control(generation[name]) for name in GENERATION_FIELDS]
     with gr.Group(elem_classes="panel"):
@@ -122,7 +128,12 @@ def build_controls() -> Panel:
         advanced = [make_control(generation[name]) for name in ADVANCED_FIELDS]
     controls = [drafting, *answer, system_prompt, *shape, *advanced, overflow]
     return Panel(
-        controls, dict(zip(NAMES, controls, strict=True)), preset, save_preset, delete_preset
+        controls,
+        dict(zip(NAMES, controls, strict=True)),
+        preset,
+        save_preset,
+        delete_preset,
+        reproducible,
     )
 
 

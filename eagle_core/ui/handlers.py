@@ -41,6 +41,11 @@ EXAMPLES = (
 )
 
 
+def reproducible_box(info: Any) -> Any:
+    """The switch as the session has it; nothing is to be chosen where float32 is exact anyway."""
+    return gr.update(value=info.reproducible, interactive=info.dtype != "float32")
+
+
 class Handlers:
     """The page's event handlers. One instance per app; all state is in the rooms."""
 
@@ -82,16 +87,30 @@ class Handlers:
         self.rooms.stop(tab_of(request))
 
     def poll_opening(self) -> tuple[Any, ...]:
-        """Header, notice, message box and timer while the session opens."""
+        """Header, notice, status, message box, reproducible switch and timer while the session opens."""
         session, opening = self.slot.session, self.slot.opening
         if session is not None:
             box = gr.update(interactive=True, placeholder="Message the model")
             status = render.status_html(None)
             info = session.info
             header = render.header_html(info, last_certificate(info.base, info.head, info.dtype))
-            return header, "", status, box, gr.update(active=False)
+            return header, "", status, box, reproducible_box(info), gr.update(active=False)
         timer = gr.update(active=not opening.has_failed)
-        return gr.skip(), render.opening_html(opening), gr.skip(), gr.skip(), timer
+        return gr.skip(), render.opening_html(opening), gr.skip(), gr.skip(), gr.skip(), timer
+
+    def set_reproducible(self, is_on: bool) -> tuple[Any, ...]:
+        """Header and notice after rows are computed alike alone and beside others, or not any more."""
+        session = self.slot.session
+        if session is None:
+            return gr.skip(), render.notice_html("info", "The model is still loading.")
+        try:
+            session.set_reproducible(is_on)
+        except EagleError as error:
+            return gr.skip(), error_notice(error)
+        info = session.info
+        header = render.header_html(info, last_certificate(info.base, info.head, info.dtype))
+        why = render.notice_html("info", info.rounding_reason) if info.rounding_reason else ""
+        return header, why
 
     def frame(self, room: Room, settings: Settings | None = None, **parts: Any) -> Frame:
         """A frame with the whole conversation, its tools, and the context's use if the settings are known."""

@@ -284,6 +284,12 @@ def header_html(info: SessionInfo | None, certificate: Certificate | None = None
                 f'<span class="chip" title="{escape(info.drafting_reason)}">'
                 f"drafting: {escape(info.drafting)}</span>"
             )
+        for label, why in (
+            ("answers may part", info.rounding_reason),
+            ("note", info.precision_note),
+        ):
+            if why:
+                chips += f'<span class="chip" title="{escape(why)}">{label}</span>'
         badge = certificate_html(certificate)
     return f'<div class="header"><h1>EAGLE chat</h1><div class="chips">{chips}</div>{badge}</div>'
 

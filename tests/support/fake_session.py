@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -41,6 +42,9 @@ class FakeInfo:
     n_head_parameters: int = 8_000_000
     drafting: str = "tree"
     drafting_reason: str = ""
+    reproducible: bool = True
+    rounding_reason: str = ""
+    precision_note: str = ""
 
 
 class FakeSession:
@@ -90,6 +94,11 @@ class FakeSession:
 
     def token_text(self, token_id: int) -> str:
         return self._pieces[token_id]
+
+    def set_reproducible(self, is_on: bool) -> None:
+        """As a session whose answers part when it is off."""
+        why = "" if is_on else "in bfloat16 a row can round differently"
+        self.info = dataclasses.replace(self.info, reproducible=is_on, rounding_reason=why)
 
     def close(self) -> None:
         pass

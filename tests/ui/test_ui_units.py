@@ -405,12 +405,18 @@ def test_loading_is_polled_until_ready() -> None:
     frames = run(handlers.send("hi", tab("a"), *DEFAULTS))
     assert "still loading" in frames[0][4]
     assert handlers.poll_opening()[-1]["active"]
+    assert "still loading" in handlers.set_reproducible(False)[1]
     slot.session = FakeSession()  # type: ignore[assignment]
-    header, _, status, box, timer = handlers.poll_opening()
+    assert "answers may part" in handlers.set_reproducible(False)[0]
+    header, _, status, box, switch, timer = handlers.poll_opening()
+    assert switch["value"] is False
+    assert switch["interactive"]
     assert "Ready" in status
     assert "fake-135M" in header
+    assert "a row can round differently" in header
     assert box["interactive"]
     assert not timer["active"]
+    assert handlers.set_reproducible(True)[1] == ""
 
 
 def test_events_type_is_complete() -> None:
