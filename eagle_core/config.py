@@ -40,7 +40,7 @@ FIGURE_9: Shape = (
 
 # Depth, branching and size of the trees that ``auto`` tries beside plain steps and lookup alone; the first is
 # what measured best on the default model.
-AUTO_TREES = ((2, 2, 3), (4, 3, 8))
+AUTO_TREES = ((2, 2, 3), (1, 2, 2), (5, 4, 16))
 
 MAX_BIAS = 100  # OpenAI's limit: beyond it a token is as good as banned, or certain
 

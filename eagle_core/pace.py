@@ -8,22 +8,23 @@ drafting loses, it stops. Knows no tree and no text; the answer does not depend 
 
 from __future__ import annotations
 
-import statistics
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
-WINDOW = 32  # steps that a way is judged by
-FIRST_STEPS, PROBE_STEPS = 16, 4  # of the first way, before any other is tried; of a trial
+WINDOW = 64  # steps that a way is judged by
+FIRST_STEPS, PROBE_STEPS = 24, 12  # of the first way, before any other is tried; of a trial
 SHORTEST_WAIT, LONGEST_WAIT, PATIENCE = (
-    80,
-    2000,
+    160,
+    4000,
     3,
-)  # steps between trials of a way that lost, and their growth
-HOPELESS = 0.6  # of the best rate: a trial that is below it ends with its second step
+)  # steps between trials of a loser, and their growth
 LEAD = 1.05  # how much better another way must be to be taken
-OUTLIER = 3.0  # medians; a step that took longer (a first run, a busy machine) counts as this
+HOPELESS, SOONEST = (
+    0.6,
+    4,
+)  # of the best rate: a trial below it ends early, but not before so many steps
 
 
 @dataclass(slots=True)
@@ -31,14 +32,17 @@ class _Way:
     steps: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))
     wait: int = SHORTEST_WAIT
     due: int = 0  # number of the step from which it is tried again
+    early: int = 0  # the same, if it was better than what the best has become
 
-    def rate(self) -> float:
-        """Tokens per second; 0 when it was never tried."""
-        if not self.steps:
+    def rate(self, n_last: int = WINDOW) -> float:
+        """Tokens per second over the last steps; 0 when it was never tried."""
+        steps = list(self.steps)[-n_last:]
+        if not steps:
             return 0.0
-        longest = OUTLIER * statistics.median(seconds for _, seconds in self.steps)
-        total = sum(min(seconds, longest) for _, seconds in self.steps)
-        return sum(n for n, _ in self.steps) / max(total, 1e-9)
+        # The first steps of a kind are slow (recorded, warmed up), others are when the machine is busy: what
+        # a step costs is what it takes undisturbed.
+        seconds = sorted(seconds for _, seconds in steps)[len(steps) // 4]
+        return sum(n for n, _ in steps) / len(steps) / max(seconds, 1e-9)
 
 
 class Pace:
@@ -92,13 +96,11 @@ class Pace:
             self._trial = self._next_trial()
 
     def _is_hopeless(self, way: int, left: int) -> bool:
-        """Whether a trial may end early, after at least two steps."""
+        """Whether a trial may end early."""
         n_done = PROBE_STEPS - left + 1
-        if n_done < 2:
+        if n_done < SOONEST:
             return False
-        steps = list(self._ways[way].steps)[-n_done:]
-        rate = sum(n for n, _ in steps) / max(sum(seconds for _, seconds in steps), 1e-9)
-        return rate < HOPELESS * self._ways[self._best].rate()
+        return self._ways[way].rate(n_done) < HOPELESS * self._ways[self._best].rate()
 
     def _judge(self, way: int) -> None:
         challenger, champion = self._ways[way], self._ways[self._best]
@@ -107,13 +109,16 @@ class Pace:
             champion.due = self._n_steps + champion.wait
             return
         challenger.due = self._n_steps + challenger.wait
+        challenger.early = self._n_steps + SHORTEST_WAIT // 4
         challenger.wait = min(PATIENCE * challenger.wait, LONGEST_WAIT)
 
     def _next_trial(self) -> tuple[int, int] | None:
+        bar = LEAD * self._ways[self._best].rate()
         others: Sequence[int] = [
-            way
-            for way in range(len(self._ways))
-            if way != self._best and self._ways[way].due <= self._n_steps
+            number
+            for number, way in enumerate(self._ways)
+            if number != self._best
+            and self._n_steps >= (min(way.early, way.due) if way.rate() > bar else way.due)
         ]
         if not others:
             return None
