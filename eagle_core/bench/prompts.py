@@ -60,7 +60,8 @@ def _parse(line: str, where: str) -> Question:
         data: dict[str, Any] = json.loads(line)
         question_id, category, text = data["question_id"], data["category"], data["turns"][0]
     except (ValueError, KeyError, TypeError, IndexError) as error:
-        raise _bad_line(where, repr(error)) from error
+        got = f"no {error}" if isinstance(error, KeyError) else repr(error)
+        raise _bad_line(where, got) from error
     if not isinstance(question_id, int | str) or not isinstance(text, str) or not text:
         raise _bad_line(where, f"question_id {question_id!r} and turn {text!r}")
     return Question(question_id, str(category), text)

@@ -118,7 +118,7 @@ class TerminalChat:
             except KeyboardInterrupt:
                 note("\n/exit or Ctrl+D leaves")
                 continue
-            if line == "/exit":
+            if line in ("/exit", "/quit"):
                 return
             try:
                 if line.startswith("/"):

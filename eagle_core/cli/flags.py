@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import difflib
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from eagle_core.config import (
@@ -42,13 +43,38 @@ class UsageError(ConfigError):
         self.usage = usage
 
 
+LONGEST_USAGE = 4  # lines; a longer usage hides the message that follows it
+
+
 class Parser(argparse.ArgumentParser):
     """argparse that raises instead of ending the process, so that ``--json`` can report it too."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise UsageError."""
+        """Raise UsageError, with the usage if it is short."""
+        usage = self.format_usage()
         hint = f"see `{self.prog} --help`"
-        raise UsageError(message, hint=hint, usage=self.format_usage())
+        raise UsageError(
+            message, hint=hint, usage=usage if usage.count("\n") <= LONGEST_USAGE else ""
+        )
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse does, but a flag that does not exist is named before one that is missing.
+
+        Raises: UsageError.
+        """
+        if self._subparsers is None:
+            self._check_flags(args or ())
+        return super().parse_known_args(args, namespace)
+
+    def _check_flags(self, args: Sequence[str]) -> None:
+        known = self._option_string_actions
+        for argument in args:
+            name = argument.partition("=")[0]
+            if name == "--":
+                return
+            if name.startswith("--") and " " not in name and name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                self.error(f"unknown flag {name}" + (f"; did you mean {near[0]}?" if near else ""))
 
 
 def add_config_flags(parser: argparse.ArgumentParser, *kinds: type[Any]) -> None:

@@ -62,6 +62,8 @@ def run(args: argparse.Namespace) -> int:
     if args.raw and args.system is not None:
         raise UsageError("--raw leaves no place for --system", hint="drop one of the two")
     prompt = args.prompt if args.prompt is not None else read_prompt(args.prompt_file)
+    if not prompt.strip() and not args.raw:
+        raise ConfigError("the prompt is empty", hint="write something after --prompt")
     progress = Progress()
     session = open_session(load, progress)
     try:

@@ -84,7 +84,9 @@ def test_version(run: Run) -> None:
         (["generate", "--prompt", "a", "--prompt-file", "b"], "not allowed with"),
         (["generate", "--prompt", "a", "--temperature", "hot"], "invalid float value: 'hot'"),
         (["generate", "--prompt", "a", "--temperature", "9"], "expected 0.0 to 5.0; got 9.0"),
-        (["generate", "--prompt", "a", "--max-new", "9"], "unrecognized arguments"),
+        (["generate", "--prompt", "a", "--max-new", "9"], "unknown flag --max-new; did you mean"),
+        (["generate", "--promt", "a"], "unknown flag --promt; did you mean --prompt?"),
+        (["models", "list", "--jason"], "see `eagle-chat models list --help`"),
         (["generate", "--prompt", "a", "--tree", "bush"], "invalid choice: 'bush'"),
         (["generate", "--prompt", "a", "--shape", "0 x"], "is no path"),
         (["generate", "--prompt", "a", "--shape", "0 11"], "has no parent"),
@@ -99,6 +101,12 @@ def test_wrong_usage_is_code_2(run: Run, arguments: list[str], message: str) -> 
     assert out == ""
     assert "Traceback" not in err
     assert message in err
+
+
+def test_an_empty_prompt_is_refused_before_anything_is_loaded(run: Run) -> None:
+    code, _, err = run("generate", "--prompt", " ")
+    assert code == 1
+    assert "the prompt is empty" in err
 
 
 def test_a_failure_is_one_sentence_with_a_hint(run: Run, tmp_path: Path) -> None:
