@@ -60,17 +60,15 @@ def launch(
         history: where chats are kept; None: the user's own history, or each tab's own memory when ``host`` is
             open to other machines.
         open_model: opens the models that are chosen on the page.
-        settings: how the first one is loaded; context length, offline and reproducible hold for the others.
+        settings: how the first one is loaded; what is no property of that model holds for the others.
 
     Returns: the running app (``local_url``, ``close()``).
     """
-    slot, rooms = SessionSlot(), Rooms(stores(host, history))
+    slot, rooms = SessionSlot(None if callable(session) else session), Rooms(stores(host, history))
     if callable(session):
         slot.open_in_background(session)
-    else:
-        slot.session = session
     free = free_port(host, port or DEFAULT_PORT)
-    app = build_page(slot, rooms, open_model, settings, can_change=host in page.LOOPBACK)
+    app = build_page(slot, rooms, open_model, settings, host in page.LOOPBACK)
     keep_proxies_off_loopback()
     app.launch(
         server_name=host,

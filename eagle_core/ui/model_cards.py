@@ -50,19 +50,21 @@ def token_html() -> str:
     return f"<p>{text}</p>"
 
 
-def rows_html(rows: tuple[Row, ...], in_use: str, can_change: bool = True) -> str:
-    """The proposed pair on top, then all others."""
+def rows_html(rows: tuple[Row, ...], in_use: str, can_change: bool = True) -> tuple[str, str]:
+    """The proposed pair, and all others."""
     cards = {
         row.entry.name: card_html(row, is_in_use=row.entry.name == in_use, can_change=can_change)
         for row in rows
     }
     top = "".join(cards[row.entry.name] for row in rows if row.is_proposed)
     others = "".join(cards[row.entry.name] for row in rows if not row.is_proposed)
-    here = [row for row in rows if row.disk_bytes]
-    disk = f"{len(here)} on this machine, {size_text(disk_bytes(rows))} of disk."
+    n_here = sum(row.disk_bytes > 0 for row in rows)
+    disk = f"{n_here} on this machine, {size_text(disk_bytes(rows))} of disk."
+    if not n_here:
+        disk = "None is on this machine yet."
     return (
-        f"<h2>Recommended for this machine</h2>{top}"
-        f'<h2>All known pairs</h2><p class="muted">{disk}</p><div class="cards">{others}</div>'
+        f"<h2>Recommended for this machine</h2>{top}",
+        f'<h2>All known pairs</h2><p class="muted">{disk}</p><div class="cards">{others}</div>',
     )
 
 
@@ -78,8 +80,12 @@ def card_html(
     chips = "".join(f'<span class="chip">{escape(mark)}</span>' for mark in marks if mark)
     facts = []
     if fit is not None:
-        facts.append(f"{fit.precision}, needs {size_text(fit.estimate.needed_bytes)}")
-        facts += [fit.reason] if fit.reason else []
+        needs = f"needs {size_text(fit.estimate.needed_bytes)}"
+        needs = fit.reason if fit.verdict == "too-large" else needs  # it says both
+        facts.append(f"{fit.precision}, {needs}")
+        facts += [fit.reason] if fit.verdict == "slow" else []
+    elif not row.note:
+        facts.append("whether it fits is not known yet")
     if row.disk_bytes:
         facts.append(f"{size_text(row.disk_bytes)} on disk")
     if row.download_bytes:
@@ -90,8 +96,9 @@ def card_html(
         f'<article class="model" data-model="{escape(entry.name)}">'
         f"<header><h3>{escape(entry.title)}</h3>{pill}</header>"
         f'<p class="muted">{escape(entry.name)} · {escape(drafts)}</p>'
-        f"<p>{escape('; '.join(facts))}</p>{note}<footer>{chips}"
-        f"{buttons_html(row, head, is_in_use) if can_change else ''}</footer></article>"
+        f"<p>{escape('; '.join(facts))}</p>{note}"
+        f'<div class="foot"><div>{chips}</div>'
+        f"<div>{buttons_html(row, head, is_in_use) if can_change else ''}</div></div></article>"
     )
 
 
@@ -101,7 +108,9 @@ def buttons_html(row: Row, head: str | None, is_in_use: bool) -> str:
     ask = f"Delete {size_text(row.disk_bytes)} of {entry.name} from this machine?"
     if not row.is_here:
         found.append(("fetch", "Resume" if row.has_parts else "Fetch", ""))
-    if not is_in_use:
+    if row.fit is None and not row.note:
+        found.append(("check", "Check", ""))
+    if not is_in_use and (row.fit is None or row.fit.verdict != "too-large"):
         found.append(("load", "Load" if row.is_here else "Fetch and load", ""))
     if head is None and catalog.lookup(entry.name) is not None:
         found.append(("choose", "Choose precision", ""))

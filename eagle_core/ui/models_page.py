@@ -53,6 +53,8 @@ document.body.dataset.page = 'models';
 element.addEventListener('click', (event) => {
   const button = event.target.closest('button[data-do]');
   if (!button || (button.dataset.ask && !window.confirm(button.dataset.ask))) return;
+  if (['choose', 'check'].includes(button.dataset.do))
+    document.getElementById('model-name')?.scrollIntoView({block: 'center'});
   trigger('act', {do: button.dataset.do, name: button.dataset.name, head: button.dataset.head});
 });
 """
@@ -64,6 +66,7 @@ class View:
 
     notice: Any = None
     work: Any = None
+    proposed: Any = None
     rows: Any = None
     card: Any = None
     loaded: Any = None
@@ -107,14 +110,15 @@ class ModelsHandlers:
         """The whole page."""
         notice = NOTHING if self._can_change else notice_html("info", ELSEWHERE)
         try:
-            rows = self._rows()
+            proposed, rows = self._rows()
         except EagleError as error:  # the user's own pairs cannot be read
-            rows, notice = NOTHING, error_notice(error)
+            proposed, rows, notice = NOTHING, NOTHING, error_notice(error)
         state = self.work.state
         return dataclasses.replace(
             self._loaded(),
             notice=notice,
             work=work_html(state),
+            proposed=proposed,
             rows=rows,
             token_state=token_html(),
             timer=gr.update(active=state.is_running or self.slot.is_opening),
@@ -132,11 +136,13 @@ class ModelsHandlers:
             notice = explained(state.error)
         elif state.done:
             notice = notice_html("info", state.done)
+        proposed, rows = self._rows()
         return dataclasses.replace(
             self._loaded(),
             notice=notice,
             work=work_html(state),
-            rows=self._rows(),
+            proposed=proposed,
+            rows=rows,
             card=NOTHING,
             timer=gr.update(active=False),
         ).updates()
@@ -150,6 +156,8 @@ class ModelsHandlers:
                 return self.fetch(name, head)
             case "load":
                 return self.load(name, head)
+            case "check":
+                return self.check(name, head)
             case "choose":
                 return self.choose(name)
             case "delete":
@@ -239,7 +247,10 @@ class ModelsHandlers:
         if not removed.names:
             text = f"Nothing of {name} was deleted."
         kept = f"Another pair here uses {', '.join(removed.kept)}." if removed.kept else ""
-        return View(notice=notice_html("info", text, kept), rows=self._rows(), card="").updates()
+        proposed, rows = self._rows()
+        return View(
+            notice=notice_html("info", text, kept), proposed=proposed, rows=rows, card=""
+        ).updates()
 
     def use_template(self, name: str) -> list[Any]:
         """Chat by a built-in template with the model in use."""
@@ -318,7 +329,7 @@ class ModelsHandlers:
         session = self.slot.session
         return with_freed(this_machine(), session.info.weight_bytes if session is not None else 0)
 
-    def _rows(self) -> str:
+    def _rows(self) -> tuple[str, str]:
         session = self.slot.session
         in_use = session.info.base if session is not None else ""
         return rows_html(catalogue(self._machine()), in_use, self._can_change)
@@ -388,24 +399,27 @@ def build_models(handlers: ModelsHandlers, app: gr.Blocks) -> None:
     with gr.Column(elem_id="models"):
         gr.HTML(html_template=top(), js_on_load="", **plain)
         loaded = gr.HTML("", elem_id="models-loaded", **plain)
-        notice = gr.HTML("", elem_id="models-notice", **plain)
-        work = gr.HTML("", js_on_load=ON_BUTTONS, elem_id="models-work", **plain)
+        with gr.Column(elem_id="models-now"):
+            notice = gr.HTML("", elem_id="models-notice", **plain)
+            work = gr.HTML("", js_on_load=ON_BUTTONS, elem_id="models-work", **plain)
         with gr.Row(visible=False, elem_id="models-template", elem_classes="go") as chooser:
             template = gr.Dropdown(
                 list(templates.names()), value=None, elem_id="template-name", label="Chat template",
                 info="The model in use brings none: choose how chats are written for it.",
             )  # fmt: skip
             use = gr.Button("Use template", elem_id="template-use")
-        rows = gr.HTML("", js_on_load=ON_BUTTONS, elem_id="models-rows", **plain)
+        proposed = gr.HTML("", js_on_load=ON_BUTTONS, elem_id="models-proposed", **plain)
         name, head, precision, buttons = build_form()
         card = gr.HTML("", js_on_load=ON_BUTTONS, elem_id="models-card", **plain)
+        rows = gr.HTML("", js_on_load=ON_BUTTONS, elem_id="models-rows", **plain)
         token, token_state, token_buttons = build_token()
         timer = gr.Timer(POLL_S, active=False)
     outputs = [
-        notice, work, rows, card, loaded, name, head, precision, chooser, token, token_state, timer,
+        notice, work, proposed, rows, card, loaded, name, head, precision, chooser, token, token_state,
+        timer,
     ]  # fmt: skip
     quick: dict[str, Any] = {"outputs": outputs, "queue": False, **PRIVATE}
-    for part in (work, rows, card):
+    for part in (work, proposed, rows, card):
         part.act(handlers.act, None, trigger_mode="multiple", **quick)
     check, fetch, load = buttons
     check.click(handlers.check, [name, head], **quick)
