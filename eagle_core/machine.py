@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import psutil
@@ -33,6 +34,15 @@ def this_machine(device: str | None = None) -> Machine:
     return Machine("cpu", free_ram, free_ram, "processor")
 
 
+def give_back_memory() -> None:
+    """Collect what nothing refers to any more, a model that was let go say, and give its memory back."""
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
 def free_ram_bytes(cgroup: Path = CGROUP) -> int:
     """Main memory that is free for this process: the system's, or what its container's limit leaves."""
     free = psutil.virtual_memory().available
@@ -47,4 +57,4 @@ def free_ram_bytes(cgroup: Path = CGROUP) -> int:
         return free
 
 
-__all__ = ["free_ram_bytes", "this_machine"]
+__all__ = ["free_ram_bytes", "give_back_memory", "this_machine"]

@@ -68,6 +68,7 @@ def run(args: argparse.Namespace) -> int:
         host=args.host,
         port=args.port,
         open_browser=not args.no_browser,
+        settings=load,
         on_ready=lambda url: write_line(f"{url} (Ctrl+C stops)"),
     )
     return 0

@@ -13,6 +13,12 @@ from eagle_core.hub.cache import CachedRepo, cached_repos, commit_of, downloads,
 from eagle_core.hub.fetch import fetch_repo, is_here
 from eagle_core.hub.listing import choose_files
 from eagle_core.hub.metadata import RepoFacts, describe_folder, describe_repo
+from eagle_core.hub.token import (
+    forget_token,
+    has_token,
+    is_token_from_environment,
+    save_token,
+)
 
 __all__ = [
     "CachedRepo",
@@ -24,6 +30,10 @@ __all__ = [
     "describe_repo",
     "downloads",
     "fetch_repo",
+    "forget_token",
+    "has_token",
     "is_here",
+    "is_token_from_environment",
     "remove_repo",
+    "save_token",
 ]

@@ -9,12 +9,14 @@ from collections.abc import Callable
 
 import gradio as gr
 
+from eagle_core.config import LoadConfig
 from eagle_core.errors import ConfigError, HistoryError
 from eagle_core.history import HistoryStore, SqliteHistory, open_history
 from eagle_core.ui import page
-from eagle_core.ui.backend import ChatSession, OpenSession, SessionSlot
+from eagle_core.ui.backend import ChatSession, OnEvent, OpenSession, SessionSlot
 from eagle_core.ui.chat_page import MAX_OPEN_REQUESTS, build_chat
 from eagle_core.ui.compare import build_compare
+from eagle_core.ui.models_page import ModelsHandlers, OpenModel, build_models
 from eagle_core.ui.pace import QuietBlocks
 from eagle_core.ui.rooms import Rooms
 
@@ -24,9 +26,16 @@ DEFAULT_PORT = 7860
 TITLE = "EAGLE chat"
 
 
+def open_model(config: LoadConfig, on_event: OnEvent) -> ChatSession:
+    """A session on what ``config`` names. Raises as :meth:`Session.open` does."""
+    from eagle_core.session import Session
+
+    return Session.open(config, on_event)
+
+
 def build_app(session: ChatSession, history: HistoryStore | None = None) -> gr.Blocks:
     """The pages on an open session, which the caller closes; :func:`launch` adds their look and script."""
-    return build_page(SessionSlot(session), Rooms(stores(page.LOOPBACK[0], history)))
+    return build_page(SessionSlot(session), Rooms(stores(page.LOOPBACK[0], history)), open_model)
 
 
 def launch(
@@ -37,6 +46,8 @@ def launch(
     prevent_thread_lock: bool = False,
     on_ready: Callable[[str], object] | None = None,
     history: HistoryStore | None = None,
+    open_model: OpenModel = open_model,
+    settings: LoadConfig | None = None,
 ) -> gr.Blocks:
     """Serve the page until interrupted, or return at once with ``prevent_thread_lock``.
 
@@ -48,16 +59,16 @@ def launch(
         on_ready: called with the page's address.
         history: where chats are kept; None: the user's own history, or each tab's own memory when ``host`` is
             open to other machines.
+        open_model: opens the models that are chosen on the page.
+        settings: how the first one is loaded; what is no property of that model holds for the others.
 
     Returns: the running app (``local_url``, ``close()``).
     """
-    slot, rooms = SessionSlot(), Rooms(stores(host, history))
+    slot, rooms = SessionSlot(None if callable(session) else session), Rooms(stores(host, history))
     if callable(session):
         slot.open_in_background(session)
-    else:
-        slot.session = session
     free = free_port(host, port or DEFAULT_PORT)
-    app = build_page(slot, rooms)
+    app = build_page(slot, rooms, open_model, settings, host in page.LOOPBACK)
     keep_proxies_off_loopback()
     app.launch(
         server_name=host,
@@ -118,13 +129,24 @@ def keep_proxies_off_loopback() -> None:
         os.environ[name] = ",".join(dict.fromkeys([*entries, "127.0.0.1", "localhost"]))
 
 
-def build_page(slot: SessionSlot, rooms: Rooms) -> gr.Blocks:
-    """The app's pages."""
+def build_page(
+    slot: SessionSlot,
+    rooms: Rooms,
+    open_model: OpenModel,
+    settings: LoadConfig | None = None,
+    can_change: bool = True,
+) -> gr.Blocks:
+    """The app's pages. Args: can_change: whether who sees them may change what is loaded."""
     app = QuietBlocks(title=TITLE, analytics_enabled=False, fill_height=True)
     with app:
         build_chat(slot, rooms, app)
     with app.route("Compare", "/compare", show_in_navbar=False):
-        build_compare(slot, app)
+        races = build_compare(slot, app)
+    models = ModelsHandlers(
+        slot, lambda: rooms.is_busy or races.is_busy, open_model, settings, can_change
+    )
+    with app.route("Models", "/models", show_in_navbar=False):
+        build_models(models, app)
     app.queue(default_concurrency_limit=MAX_OPEN_REQUESTS)
     return app
 

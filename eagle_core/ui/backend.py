@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -12,6 +13,7 @@ from eagle_core.config import DraftConfig, GenerationConfig
 from eagle_core.differences import Difference
 from eagle_core.errors import EagleError
 from eagle_core.events import DownloadProgress, Event, LoadProgress
+from eagle_core.machine import give_back_memory
 
 if TYPE_CHECKING:
     from eagle_core.session import Message, SessionInfo
@@ -68,12 +70,18 @@ class ChatSession(Protocol):
         """Compute rows alike alone and beside others, or not."""
         ...
 
+    def use_template(self, name: str) -> None:
+        """Chat by another template from now on."""
+        ...
+
     def close(self) -> None:
         """Free the model."""
         ...
 
 
-OpenSession = Callable[[Callable[[Event], None]], ChatSession]
+OnEvent = Callable[[Event], None]
+OpenSession = Callable[[OnEvent], ChatSession]
+Wait = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +101,87 @@ class SessionSlot:
         self.session = session
         self.opening = Opening("Loading the model")
         self._is_closed = False
+        self._open_session: OpenSession | None = None  # opens what is loaded once more
         self._lock = threading.Lock()
+
+    @property
+    def is_opening(self) -> bool:
+        """Whether a session is on its way."""
+        return self.session is None and not self.opening.has_failed
 
     def open_in_background(self, open_session: OpenSession) -> None:
         """Start opening; :attr:`session` is set, or :attr:`opening` says what failed."""
+        self._open_session = open_session
         threading.Thread(
             target=self._open, args=(open_session,), name="open-session", daemon=True
         ).start()
+
+    def swap(self, open_session: OpenSession, on_event: OnEvent, beside: bool, wait: Wait) -> None:
+        """Open another session in place of this one. A running answer is waited for, never cut.
+
+        Args:
+            beside: both find room in memory: this one goes once the other is open. Else it goes first, and is
+                opened again when the other cannot be.
+            wait: returns when nobody uses this session; may raise Cancelled.
+        Raises: what opening or waiting raises. This session is kept then, or being opened again.
+        """
+
+        def report(event: Event) -> None:
+            self._on_event(event)
+            on_event(event)
+
+        reopen = self._open_session
+        if self.session is not None and (beside or reopen is None):
+            self._put_beside(open_session, report, wait)
+        else:
+            if self.session is not None:
+                wait()
+            self._replace(open_session, report, reopen)
+        self._open_session = open_session
+
+    def _put_beside(self, open_session: OpenSession, report: OnEvent, wait: Wait) -> None:
+        new = open_session(report)
+        try:
+            wait()
+        except EagleError:
+            new.close()
+            raise
+        with self._lock:
+            old, self.session = self.session, new
+        if old is not None:
+            old.close()
+        del old
+        give_back_memory()
+
+    def _replace(
+        self, open_session: OpenSession, report: OnEvent, reopen: OpenSession | None
+    ) -> None:
+        self.opening = Opening("Loading another model")
+        with self._lock:
+            old, self.session = self.session, None
+        had_session = old is not None
+        if old is not None:
+            old.close()  # waits for the answer in progress
+        del old
+        give_back_memory()
+        try:
+            new = open_session(report)
+        except Exception as error:
+            if had_session and reopen is not None:
+                # What was loaded of the new model is held by the error's frames.
+                traceback.clear_frames(error.__traceback__)
+                give_back_memory()
+                report(LoadProgress("opening the model that was in use again"))
+                self._open(reopen)
+            else:
+                hint = error.hint if isinstance(error, EagleError) else ""
+                self.opening = Opening(str(error), hint=hint, has_failed=True)
+            raise
+        with self._lock:
+            if not self._is_closed:
+                self.session = new
+                return
+        new.close()
 
     def close(self) -> None:
         """Close the session, also one that is still being opened."""

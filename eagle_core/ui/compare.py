@@ -106,6 +106,11 @@ class CompareHandlers:
         self._slot = slot
         self._runners: dict[str, Runner] = {}
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a comparison is running in some tab."""
+        return bool(self._runners)
+
     async def race(self, prompt: str, request: gr.Request, *values: Any) -> AsyncIterator[Any]:
         """Race the set-ups on one prompt."""
         if not prompt.strip():
@@ -239,8 +244,8 @@ def example_prompts() -> list[str]:
     return [question.text for question in load_questions(asset_path("compare_prompts.jsonl"))]
 
 
-def build_compare(slot: SessionSlot, app: gr.Blocks) -> None:
-    """Lay out the page inside the current route and wire its events."""
+def build_compare(slot: SessionSlot, app: gr.Blocks) -> CompareHandlers:
+    """Lay out the page inside the current route and wire its events; returns its handlers."""
     handlers = CompareHandlers(slot)
     with gr.Column(elem_id="compare"):
         gr.HTML(html_template=top(), js_on_load="", apply_default_css=False)
@@ -269,6 +274,7 @@ def build_compare(slot: SessionSlot, app: gr.Blocks) -> None:
     batch.click(handlers.examples, controls, **long)
     stop.click(handlers.stop, queue=False, **PRIVATE)
     app.unload(handlers.stop)
+    return handlers
 
 
 def build_setups() -> list[Any]:
@@ -311,7 +317,8 @@ def top() -> str:
     """The title, and the way back."""
     return (
         '<div class="compare-top"><h1>EAGLE chat</h1><nav class="segmented" aria-label="Pages">'
-        '<a href="./">Chat</a><a href="compare" aria-current="page">Compare</a></nav>'
+        '<a href="./">Chat</a><a href="compare" aria-current="page">Compare</a>'
+        '<a href="models">Models</a></nav>'
         "<span>The same prompt, one set-up after the other; then both on one clock.</span></div>"
     )
 

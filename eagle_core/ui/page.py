@@ -30,7 +30,7 @@ CONTENT_POLICY = "; ".join(
         "frame-ancestors 'none'",
     )
 )
-STYLES = ("ui.css", "tokens.css", "chat.css", "race.css", "compare.css")
+STYLES = ("ui.css", "tokens.css", "chat.css", "race.css", "compare.css", "models.css")
 # In this order: each uses what those before it define.
 SCRIPTS = ("calm.js", "align.js", "color.js", "tokens.js", "overlay.js", "chat.js", "race.js")
 SYSTEM_FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "sans-serif"]

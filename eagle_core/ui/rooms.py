@@ -128,6 +128,12 @@ class Rooms:
         with self._lock:
             return any(room.writing == message_id for room in self._rooms.values())
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether an answer is in progress in some tab."""
+        with self._lock:
+            return any(room.is_busy for room in self._rooms.values())
+
     def stop(self, tab: str) -> None:
         """Stop the tab's answer, if there is one. The conversation stays: a sleeping phone comes back."""
         with self._lock:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from eagle_core import templates
 from eagle_core.config import DraftConfig, GenerationConfig
 from eagle_core.differences import Difference, first_difference
 from eagle_core.events import (
@@ -45,6 +46,8 @@ class FakeInfo:
     reproducible: bool = True
     rounding_reason: str = ""
     precision_note: str = ""
+    chat_template: str | None = "own"
+    weight_bytes: int = 0
 
 
 class FakeSession:
@@ -99,6 +102,9 @@ class FakeSession:
         """As a session whose answers part when it is off."""
         why = "" if is_on else "in bfloat16 a row can round differently"
         self.info = dataclasses.replace(self.info, reproducible=is_on, rounding_reason=why)
+
+    def use_template(self, name: str) -> None:
+        self.info = dataclasses.replace(self.info, chat_template=templates.named(name).name)
 
     def close(self) -> None:
         pass

@@ -53,6 +53,7 @@ class HubServer:
         self.n_transfers: Counter[str] = Counter()
         self.bytes_sent: Counter[str] = Counter()
         self.tokens: list[str] = []  # one for each entry of the log
+        self.unknown_tokens: set[str] = set()  # that belong to no account
         self.redirects = False  # files lie on another host, as the Hub's do
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
@@ -116,6 +117,9 @@ class Handler(BaseHTTPRequestHandler):
         self.hub.log.append((self.command, path, self.headers.get("Range")))
         token = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
         self.hub.tokens.append(token)
+        if path == "/api/whoami-v2":
+            self.send_account(token)
+            return
         parts = path.strip("/").split("/")
         is_elsewhere = parts[:1] == ["elsewhere"]
         parts = parts[1:] if is_elsewhere else parts
@@ -153,6 +157,17 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header("X-Error-Code", code)
         self.send_header("Content-Length", "0")
         self.end_headers()
+
+    def send_account(self, token: str) -> None:
+        if token in self.hub.unknown_tokens:
+            self.refuse(401, "", {"X-Error-Message": "Invalid user token."})
+            return
+        body = json.dumps({"type": "user", "name": "tester", "orgs": []}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
 
     def send_listing(self, repo_id: str, repo: Repo, *, is_tree: bool) -> None:
         entries = {name: describe(name, data) for name, data in repo.files.items()}

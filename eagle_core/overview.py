@@ -1,0 +1,173 @@
+"""Known pairs as a person chooses among them: does it fit, is it here, how much is it; and how it is loaded.
+
+Judged by the catalogue's numbers: nothing is asked of a network. Knows no torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from eagle_core import catalog, models
+from eagle_core.catalog import CatalogEntry, Precision, WheelSource
+from eagle_core.config import LoadConfig
+from eagle_core.errors import EagleError
+from eagle_core.fit import ORDER, Fit, Machine, fit_entry, recommend
+
+HALF_BYTES = 2  # published weights are in 16 bits
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A pair on this machine.
+
+    ``fit`` is None where it is not known; ``download_bytes`` is about what is to be fetched, 0 for nothing;
+    ``disk_bytes`` what deleting it would free, ``note`` what else there is to say.
+    """
+
+    entry: CatalogEntry
+    fit: Fit | None
+    is_here: bool
+    disk_bytes: int
+    download_bytes: int | None
+    is_proposed: bool = False
+    note: str = ""
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether a download was begun and not finished."""
+        return not self.is_here and self.disk_bytes > 0
+
+
+def catalogue(machine: Machine) -> tuple[Row, ...]:
+    """All known pairs: what is proposed, what is here, then the others, each by size; too large ones last."""
+    proposed = recommend(machine).name
+    rows = [
+        row_of(entry, fit_entry(entry, machine), is_proposed=entry.name == proposed)
+        for entry in catalog.known_models()
+    ]
+    return tuple(sorted(rows, key=_place))
+
+
+def _place(row: Row) -> tuple[bool, bool, bool, int]:
+    is_too_large = row.fit is not None and row.fit.verdict == "too-large"
+    return not row.is_proposed, not row.is_here, is_too_large, row.entry.n_parameters or 0
+
+
+def row_of(
+    entry: CatalogEntry,
+    fit: Fit | None,
+    *,
+    download_bytes: int | None = None,
+    is_proposed: bool = False,
+    note: str = "",
+) -> Row:
+    """A pair as it lies on this machine. Args: download_bytes: all of it, if its files were asked."""
+    parts = models.parts_of(entry)
+    is_here = models.is_here(entry)
+    on_disk = sum(part.n_bytes for part in parts if part.is_fetched)
+    total = download_bytes if download_bytes is not None else _about_bytes(entry)
+    rest = 0 if is_here else total
+    return Row(entry, fit, is_here, on_disk, rest, is_proposed, note)
+
+
+def _about_bytes(entry: CatalogEntry) -> int | None:
+    if isinstance(entry.source, WheelSource):
+        return entry.source.wheel_bytes
+    if entry.n_parameters is None:
+        return None
+    return HALF_BYTES * (entry.n_parameters + (entry.n_head_parameters or 0))
+
+
+def look_up(name: str, head: str | None, machine: Machine) -> Row:
+    """A known or any other pair, judged by its files, which are asked for their headers.
+
+    Raises: ModelNotFound and the errors of a download.
+    """
+    entry = models.resolve(name, head)
+    try:
+        measured = models.measure(entry)
+    except EagleError as error:
+        if error.code != "bad-config":
+            raise
+        return row_of(
+            entry, None, note=str(error)
+        )  # a .gguf, or quantized: loads, but is not judged
+    fit = models.fit(entry, measured, machine)
+    note = f"By the catalogue's numbers: {measured.note}." if measured.note else ""
+    return row_of(entry, fit, download_bytes=measured.download_bytes, note=note)
+
+
+def precisions_for(entry: CatalogEntry, machine: Machine) -> tuple[Precision, ...]:
+    """The precisions in which a pair can be loaded here, the finest first."""
+    kinds = [machine.device, *(["cpu"] if machine.device == "cuda" else [])]
+    order = dict.fromkeys(precision for kind in kinds for precision in ORDER[kind])  # type: ignore[index]
+    return tuple(precision for precision in order if precision in entry.precisions)
+
+
+def load_config(
+    name: str,
+    head: str | None,
+    precision: str,
+    machine: Machine,
+    fit: Fit | None = None,
+    other: LoadConfig | None = None,
+) -> LoadConfig:
+    """How a pair is loaded in a precision that was chosen ("auto" or one of the catalogue's).
+
+    Args:
+        fit: where it was found to fit; the processor, if only that holds it.
+        other: settings that stay: context length, offline, reproducible.
+    """
+    device = "auto"
+    if fit is not None and fit.device != machine.device and precision == fit.precision:
+        device = fit.device
+    is_on_cpu = "cpu" in (device, machine.device)
+    quantization = {"int8": "int8" if is_on_cpu else "int8-bnb", "nf4": "nf4"}
+    is_plain = precision in ("float32", "bfloat16")
+    changes = {
+        "base": name,
+        "head": head,
+        "dtype": precision if is_plain else "auto",
+        "quantization": "none" if is_plain else quantization.get(precision, "auto"),
+        "device": device,
+        "chat_template": None,
+    }
+    return dataclasses.replace(other or LoadConfig(), **changes)  # type: ignore[arg-type]
+
+
+def fits_beside(entry: CatalogEntry, precision: str, machine: Machine) -> bool:
+    """Whether a pair that is here can be loaded while the one in use stays in memory."""
+    chosen = tuple(one for one in catalog.PRECISIONS if one == precision) or None
+    try:
+        measured = models.measure(entry, offline=True)
+        return models.fit(entry, measured, machine, precisions=chosen).verdict == "fits"
+    except EagleError:  # nothing is known of its size
+        return False
+
+
+def with_freed(machine: Machine, n_bytes: int) -> Machine:
+    """The machine once a loaded model of so many bytes is let go."""
+    free_ram = machine.free_ram_bytes + (n_bytes if machine.device != "cuda" else 0)
+    return dataclasses.replace(
+        machine, free_bytes=machine.free_bytes + n_bytes, free_ram_bytes=free_ram
+    )
+
+
+def disk_bytes(rows: Sequence[Row]) -> int:
+    """What all of them take on the disk."""
+    return sum(row.disk_bytes for row in rows)
+
+
+__all__ = [
+    "Row",
+    "catalogue",
+    "disk_bytes",
+    "fits_beside",
+    "load_config",
+    "look_up",
+    "precisions_for",
+    "row_of",
+    "with_freed",
+]
