@@ -48,6 +48,7 @@ class FakeInfo:
     precision_note: str = ""
     chat_template: str | None = "own"
     weight_bytes: int = 0
+    quantization: str = "none"
 
 
 class FakeSession:
