@@ -146,7 +146,7 @@ class Handlers:
         try:
             settings = read_settings(values)
         except ConfigError as error:
-            yield self.frame(room, notice=render.notice_html("error", str(error)))
+            yield self.frame(room, notice=error_notice(error))
             return
         if session is None or room.is_busy:
             hint = (

@@ -142,8 +142,9 @@ def test_every_answer_setting_has_a_control() -> None:
 
 @pytest.mark.parametrize(
     ("position", "value", "word"),
-    [(12, -1, "top_k"), (15, None, "Presence"), (18, "7", "logit_bias"),
-     (1, 9.0, "temperature"), (3, None, "Seed"), (4, 0, "max_new_tokens"), (11, "0 x1", "x1"),
+    [(12, -1, "Top-k"), (15, None, "Presence"), (18, "7", "logit_bias"),
+     (1, 9.0, "Temperature"), (3, None, "Seed"), (4, 0, "out of range"),
+     (4, -5, "1 to 1000000"), (11, "0 x1", "x1"),
      (11, "0 11", "no parent")],
 )  # fmt: skip
 def test_wrong_settings_name_themselves(position: int, value: object, word: str) -> None:
@@ -151,6 +152,32 @@ def test_wrong_settings_name_themselves(position: int, value: object, word: str)
     values[position] = value  # type: ignore[call-overload]
     with pytest.raises(ConfigError, match=word):
         read_settings(values)
+
+
+@pytest.mark.parametrize(
+    ("payload", "typed"),
+    [(None, None), ("", None), ("x", None), (float("nan"), None), (True, None), (-5, -5), ("7", 7), (2.6, 3)],
+)  # fmt: skip
+def test_a_field_takes_what_is_typed(payload: object, typed: object) -> None:
+    with QuietBlocks() as app:
+        seed = controls.make_control(controls.specs(GenerationConfig)["seed"])
+        depth = controls.make_control(controls.specs(TreeConfig)["depth"])
+        name = gr.Textbox()
+        gr.Button().click(lambda *_: None, [seed, name, depth])
+    block_fn = app.fns[0]
+    given = [payload, "x", payload]
+    found = asyncio.run(app.preprocess_data(block_fn, given, SessionState(app)))
+    assert found == [typed, "x", typed]
+
+
+def test_a_wrong_number_is_a_notice() -> None:
+    session = FakeSession()
+    handlers = Handlers(SessionSlot(session), Rooms(lambda: SqliteHistory(None)))  # type: ignore[arg-type]
+    values = (*DEFAULTS[:4], -5, *DEFAULTS[5:])
+    request: Any = SimpleNamespace(session_hash="a")
+    (updates,) = run(handlers.send("hi", request, *values))
+    assert "Longest answer is out of range (expected 1 to 1000000; got -5)" in str(updates)
+    assert session.seen == []
 
 
 def test_rooms_keep_tabs_apart_and_forget_the_oldest() -> None:
