@@ -23,7 +23,7 @@ class TypedBlocks(gr.Blocks):
         typed: dict[int, float | int | None] = {}
         for i, block in enumerate(block_fn.inputs[: len(inputs)]):
             if isinstance(block, (gr.Number, gr.Slider)):
-                typed[i] = typed_number(inputs[i], block.precision)
+                typed[i] = harmless[i] = typed_number(inputs[i], block.precision)
                 if not is_within(typed[i], block):
                     harmless[i] = block.minimum if isinstance(block, gr.Slider) else None
         found = await super().preprocess_data(block_fn, harmless, state, explicit_call)

@@ -30,6 +30,7 @@ FIGURES: tuple[tuple[str, str, str, str], ...] = (
     ("τ", "tau", "{:.2f}", "Tokens per forward pass of the base model after the first; plain: 1.00"),
     ("drafted", "accepted_share", "{:.0%}", "Share of the answer that was guessed ahead and confirmed"),
 )  # fmt: skip
+NO_FIGURES: dict[str, Any] = {"line": [], "details": [], "counts": [0, 0]}
 DETAILS: tuple[tuple[str, str, str], ...] = (
     ("tokens", "n_tokens", "{}"),
     ("steps", "n_steps", "{}"),
@@ -56,7 +57,13 @@ def page_state(room: Room, shown: Fit | None, is_written: Callable[[str], bool])
         "is_private": room.private is not None,
         "is_busy": room.is_busy,
         "turns": [
-            turn_view(conversation, message, index >= room.n_left_out, is_written)
+            turn_view(
+                conversation,
+                message,
+                index >= room.n_left_out,
+                is_written,
+                room.is_busy and room.writing == message.id,
+            )
             for index, message in enumerate(messages)
             if conversation is not None
         ],
@@ -82,8 +89,9 @@ def turn_view(
     message: Message,
     is_sent: bool,
     is_written: Callable[[str], bool],
+    is_own: bool = False,
 ) -> dict[str, Any]:
-    """One message's row."""
+    """One message's row; ``is_own`` while this tab writes it: its figures are those of before."""
     versions = [m for m in conversation.versions(message) if m.text or m.id == message.id]
     number = [version.id for version in versions].index(message.id)
     return {
@@ -96,9 +104,9 @@ def turn_view(
         "after": versions[number + 1].id if number + 1 < len(versions) else None,
         "n_versions": len(versions),
         "is_sent": is_sent,
-        "is_written": not message.is_finished and is_written(message.id),
-        "is_finished": message.is_finished,
-        **figures_view(message),
+        "is_written": not message.is_finished and is_written(message.id) and not is_own,
+        "is_finished": message.is_finished or is_own,
+        **(NO_FIGURES if is_own else figures_view(message)),
     }
 
 
@@ -106,7 +114,7 @@ def figures_view(message: Message) -> dict[str, Any]:
     """An answer's figures as texts: a line, and what unfolds. They may come from an imported file."""
     figures = message.figures
     if not figures:
-        return {"line": [], "details": [], "counts": [0, 0]}
+        return NO_FIGURES
     line = [
         {"value": shown(figures.get(key), pattern), "label": label, "title": title}
         for label, key, pattern, title in FIGURES
@@ -117,6 +125,9 @@ def figures_view(message: Message) -> dict[str, Any]:
     seed = f"seed {text_of(figures, 'seed')}"
     line.append({"value": seed, "label": "", "title": "Same seed, same answer"})
     details = [[label, shown(figures.get(key), pattern)] for label, key, pattern in DETAILS]
+    if figures.get("is_paused") is True:
+        line.append({"value": "drafting paused", "label": "", "title": render.PAUSED})
+        details.append(["drafting", render.PAUSED])
     rates = figures.get("acceptance_at_depth")
     for depth, rate in enumerate(rates if isinstance(rates, list) else [], start=1):
         details.append([f"accepted at depth {depth}", shown(rate, "{:.0%}")])

@@ -296,6 +296,19 @@ def test_the_text_is_kept_while_it_is_written(monkeypatch: pytest.MonkeyPatch) -
     assert page.store.load(summary.id).path[1].is_finished  # a closed tab keeps what has come
 
 
+def test_the_tab_that_continues_an_answer_shows_neither_another_tab_nor_old_figures(
+    page: Page,
+) -> None:
+    page.send("q")
+    answer = page.room().conversation.path[1]
+    event = gr.EventData(None, {"do": "continue", "message": answer.id})
+    first, *_, last = run(page.handlers.answer(event, page.tab("a"), *DEFAULTS))
+    growing, done = first.state["turns"][1], last.state["turns"][1]
+    assert (growing["is_written"], growing["is_finished"], growing["line"]) == (False, True, [])
+    assert (done["is_written"], done["is_finished"]) == (False, True)
+    assert done["line"]
+
+
 def test_a_stale_tab_is_shown_what_happened(page: Page) -> None:
     page.send("q")
     chat = page.room().conversation.id

@@ -8,6 +8,7 @@ import re
 import threading
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,9 +23,11 @@ from starlette.testclient import TestClient
 from eagle_core.config import DraftConfig, GenerationConfig, TreeConfig
 from eagle_core.errors import ConfigError, DownloadError
 from eagle_core.events import DownloadProgress, Event, LoadProgress, Span
-from eagle_core.history import SqliteHistory
+from eagle_core.history import Message, SqliteHistory
+from eagle_core.history.figures import figures_of
+from eagle_core.stats import Stats
 from eagle_core.transcript import SeenToken, Transcript
-from eagle_core.ui import controls, page, render
+from eagle_core.ui import controls, page, render, view
 from eagle_core.ui.app import free_port
 from eagle_core.ui.backend import SessionSlot
 from eagle_core.ui.controls import read_settings
@@ -159,15 +162,32 @@ def test_wrong_settings_name_themselves(position: int, value: object, word: str)
     [(None, None), ("", None), ("x", None), (float("nan"), None), (True, None), (-5, -5), ("7", 7), (2.6, 3)],
 )  # fmt: skip
 def test_a_field_takes_what_is_typed(payload: object, typed: object) -> None:
-    with QuietBlocks() as app:
-        seed = controls.make_control(controls.specs(GenerationConfig)["seed"])
-        depth = controls.make_control(controls.specs(TreeConfig)["depth"])
-        name = gr.Textbox()
-        gr.Button().click(lambda *_: None, [seed, name, depth])
-    block_fn = app.fns[0]
-    given = [payload, "x", payload]
-    found = asyncio.run(app.preprocess_data(block_fn, given, SessionState(app)))
-    assert found == [typed, "x", typed]
+    async def scenario() -> list[Any]:
+        with QuietBlocks() as app:
+            seed = controls.make_control(controls.specs(GenerationConfig)["seed"])
+            depth = controls.make_control(controls.specs(TreeConfig)["depth"])
+            gr.Button().click(lambda *_: None, [seed, gr.Textbox(), depth])
+        (block_fn,) = app.fns.values()
+        return await app.preprocess_data(block_fn, [payload, "x", payload], SessionState(app))
+
+    assert asyncio.run(scenario()) == [typed, "x", typed]
+
+
+def test_drafting_that_paused_itself_is_told() -> None:
+    plain = replace(
+        Transcript(), phase="finished", finish_reason="eos", drafter="eagle",
+        tokens=(SeenToken(1, "target", 0, 0.5, 0), SeenToken(2, "target", 0, 0.5, 1)),
+        stats=Stats(n_tokens=2, n_steps=1),
+    )  # fmt: skip
+    assert "Drafting paused: plain decoding was faster here." in render.details_html(plain)
+    assert "drafting paused" in render.status_html(plain)
+    off = replace(plain, drafter="none")
+    assert "No drafting in this answer." in render.details_html(off)
+    assert "paused" not in render.status_html(off)
+    kept = figures_of(plain, "m", "float32", 0.0)
+    shown = view.figures_view(Message("1", None, "assistant", "x", figures=kept))
+    assert "drafting paused" in [part["value"] for part in shown["line"]]
+    assert dict(shown["details"])["drafting"] == render.PAUSED
 
 
 def test_a_wrong_number_is_a_notice() -> None:
