@@ -145,6 +145,26 @@ def test_regenerate_makes_versions_that_can_be_turned(page: Page) -> None:
     assert page.store.load(question.id and page.room().conversation.id).active == first.id
 
 
+def test_each_version_has_a_seed_of_its_own(page: Page) -> None:
+    warm = (True, 0.8, 1.0, 5, *DEFAULTS[4:])
+    page.send("q", values=warm)
+    for n_earlier in (1, 2):
+        last = page.room().conversation.path[1]
+        frame = page.answer("regenerate", last.id, values=warm)
+        assert page.session.generations[-1][0].seed == 5 + n_earlier
+        words = [part["value"] for part in frame.state["turns"][1]["line"]]
+        assert f"seed {5 + n_earlier}" in words
+        assert "same answer" not in frame.notice
+
+
+def test_regenerating_at_temperature_0_is_explained_once(page: Page) -> None:
+    page.send("q")
+    answer = page.room().conversation.path[1]
+    assert "the same settings give the same answer" in page.answer("regenerate", answer.id).notice
+    assert page.answer("regenerate", answer.id).notice == ""
+    assert {generation.seed for generation, _ in page.session.generations} == {0}
+
+
 def test_edit_keeps_the_old_version_below_it(page: Page) -> None:
     page.send("q")
     page.send("more")
