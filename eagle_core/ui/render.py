@@ -222,7 +222,10 @@ def bar_row(label: str, share: float, value: str) -> str:
 def details_html(transcript: Transcript | None) -> str:
     """Acceptance by depth, where the time went, and the request's facts."""
     if transcript is None or not transcript.tokens:
-        return '<p class="muted">Figures of the latest answer appear here.</p>'
+        return (
+            '<p class="muted">Figures of the next answer appear here. Those of older answers unfold under '
+            "each of them; times of their single parts are not kept.</p>"
+        )
     stats = transcript.stats
     by_depth = zip(
         stats.acceptance_at_depth, stats.accepted_at_depth, stats.drafted_at_depth, strict=True

@@ -20,6 +20,8 @@ from eagle_core.ui.rooms import Room, Turn, messages_of
 
 DAY_S = 24 * 3600
 WARN_SHARE = 0.8
+# A rate over fewer prompt tokens than this says more about the clock than about the machine.
+MIN_READ = 32
 # A longer list takes long to draw; the search finds the others.
 MAX_LISTED = 400
 # Label, key, format and explanation of an answer's figures; the first row is always in sight.
@@ -118,11 +120,17 @@ def figures_view(message: Message) -> dict[str, Any]:
     line = [
         {"value": shown(figures.get(key), pattern), "label": label, "title": title}
         for label, key, pattern, title in FIGURES
+        if key != "prefill_tok_s" or n_read(figures) >= MIN_READ
     ]
+    if figures.get("is_continuation") is True:
+        title = "These figures are those of the part that Continue added"
+        line.insert(0, {"value": "continuation:", "label": "", "title": title})
     reason = render.REASONS.get(str(figures.get("finish_reason")), "failed")
     line.append({"value": reason, "label": "", "title": "Why the answer ended"})
     line.append({"value": text_of(figures, "dtype"), "label": "", "title": "Precision of the base"})
     seed = f"seed {text_of(figures, 'seed')}"
+    temperature = f"temperature {text_of(figures, 'temperature')}"
+    line.append({"value": temperature, "label": "", "title": "How varied the answer may be"})
     line.append({"value": seed, "label": "", "title": "Same seed, same answer"})
     details = [[label, shown(figures.get(key), pattern)] for label, key, pattern in DETAILS]
     if figures.get("is_paused") is True:
@@ -136,6 +144,12 @@ def figures_view(message: Message) -> dict[str, Any]:
     if isinstance(n_tokens, int) and isinstance(n_drafted, int):
         counts = [n_drafted, n_tokens - n_drafted]
     return {"line": line, "details": details, "counts": counts}
+
+
+def n_read(figures: dict[str, Any]) -> int:
+    """Prompt tokens that were read, not cached; 0 when unknown."""
+    n_prompt, n_cached = figures.get("n_prompt_tokens"), figures.get("n_cached_tokens")
+    return n_prompt - n_cached if isinstance(n_prompt, int) and isinstance(n_cached, int) else 0
 
 
 def text_of(figures: dict[str, Any], key: str) -> str:

@@ -134,6 +134,8 @@ class AnswerWriter:
             if transcript.text:
                 name = info.base.rstrip("/").rsplit("/", 1)[-1]
                 figures = figures_of(transcript, name, info.dtype, temperature)
+                if self.plan.continued is not None:
+                    figures["is_continuation"] = True
                 message = self._message(transcript)
                 self._fill(dataclasses.replace(message, figures=figures, is_finished=True))
             else:

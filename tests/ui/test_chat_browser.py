@@ -93,6 +93,24 @@ def settled(page: Any) -> None:
     page.wait_for_timeout(120)
 
 
+def test_the_theme_reaches_compare_and_old_tokens_are_explained(open_page: Any) -> None:
+    page = open_page()
+    talk(page, "one")
+    page.click("[data-theme]")
+    assert page.evaluate("document.body.classList.contains('dark')")
+    page.reload()
+    ready(page)
+    wait_texts(page, ["one", "First answer."])
+    page.click("[data-view='tokens']")
+    page.wait_for_selector("#tokens .old-note >> text=are not kept")
+    page.click("#views a[href='compare']")
+    page.wait_for_selector("#compare [data-theme] svg")
+    assert page.evaluate("document.body.classList.contains('dark')")
+    page.click("#compare [data-theme]")
+    assert not page.evaluate("document.body.classList.contains('dark')")
+    assert page.errors == []
+
+
 def texts(page: Any) -> list[str]:
     return [str(text) for text in page.evaluate("window.eaglePage.peek().turns.map(t => t.text)")]
 

@@ -115,7 +115,7 @@ def test_an_answer_is_kept_with_origins_and_figures(page: Page) -> None:
     for word in (
         "tok/s",
         "first token",
-        "prefill",
+        "temperature 0.0",
         "τ",
         "drafted",
         "complete",
@@ -326,7 +326,7 @@ def test_the_tab_that_continues_an_answer_shows_neither_another_tab_nor_old_figu
     growing, done = first.state["turns"][1], last.state["turns"][1]
     assert (growing["is_written"], growing["is_finished"], growing["line"]) == (False, True, [])
     assert (done["is_written"], done["is_finished"]) == (False, True)
-    assert done["line"]
+    assert done["line"][0]["value"] == "continuation:"
 
 
 def test_a_stale_tab_is_shown_what_happened(page: Page) -> None:
@@ -441,6 +441,7 @@ def test_files_come_back_with_a_message_that_was_not_answered(page: Page) -> Non
 def test_a_wrong_file_is_refused(page: Page, name: str, content: bytes, words: str) -> None:
     frame = page.act("attach", name=name, content=encoded(content))
     assert words in frame.notice
+    assert f"The file {name} " in frame.notice
     assert "<span>" in frame.notice  # the next step
     assert page.room().attachments == []
 
@@ -549,10 +550,20 @@ def test_figures_of_an_imported_file_are_only_shown(page: Page) -> None:
     }  # fmt: skip
     shown = view.figures_view(Message("1", None, "assistant", "x", figures=figures))
     assert shown["line"][0]["value"] == "12.3"
-    assert shown["line"][3]["value"] == "–"
+    assert shown["line"][2]["value"] == "–"
     assert shown["counts"] == [0, 0]
     assert all(len(value) <= 80 for _, value in shown["details"])
     json.dumps(shown)
+
+
+@pytest.mark.parametrize(
+    ("n_cached", "is_shown"), [(0, True), (68, True), (69, False), (None, False)]
+)
+def test_a_prefill_rate_needs_enough_tokens(n_cached: int | None, is_shown: bool) -> None:
+    figures = {"n_prompt_tokens": 100, "n_cached_tokens": n_cached, "prefill_tok_s": 400.0}
+    shown = view.figures_view(Message("1", None, "assistant", "x", figures=figures))
+    assert ("tok/s prefill" in [part["label"] for part in shown["line"]]) is is_shown
+    assert shown["line"][0]["value"] != "continuation:"
 
 
 def test_a_private_chat_leaves_no_trace(page: Page, tmp_path: Path) -> None:
