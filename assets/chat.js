@@ -197,11 +197,13 @@ two events, `act` for what is done at once and `answer` for what makes the model
   function edit(turn, row) {
     if (row.classList.contains("editing")) return;
     const isUser = turn.role === "user";
+    const stuck = state.sticks;
     const field = make("textarea", { "aria-label": isUser ? "Edit your message" : "Edit the answer", rows: 3 });
     field.value = turn.text;
     const done = () => {
       row.classList.remove("editing");
       editor.remove();
+      state.sticks = stuck;
       schedule();
     };
     const finish = () => {
@@ -228,7 +230,10 @@ two events, `act` for what is done at once and `answer` for what makes the model
     row.classList.add("editing");
     ($(":scope > .flex-wrap > div", row) || row).append(editor);
     grow(field);
-    field.focus();
+    state.sticks = false; // the end of the chat must not pull the first line out of sight
+    field.focus({ preventScroll: true });
+    field.scrollTop = 0;
+    editor.scrollIntoView({ block: "nearest" });
   }
 
   function grow(field) {
@@ -340,6 +345,7 @@ two events, `act` for what is done at once and `answer` for what makes the model
     if (!place) return;
     place.hidden = !meter;
     if (!meter) return;
+    const kept = meter.parts[2][1];
     const left = meter.n_left_out ? `, ${meter.n_left_out} messages left out` : "";
     const text = `${meter.used.toLocaleString()} of ${meter.length.toLocaleString()} tokens${left}`;
     const parts = meter.parts.map(([name, n]) => `${name}: ${n.toLocaleString()}`).join(", ");
@@ -353,7 +359,8 @@ two events, `act` for what is done at once and `answer` for what makes the model
         part.style.width = `${(100 * n) / meter.length}%`;
         return part;
       })),
-      make("span", { text }));
+      make("span", { text }),
+      make("span", { class: "kept", text: `${kept.toLocaleString()} kept for the answer` }));
   }
 
   function attach(files) {

@@ -26,6 +26,7 @@ textContent only. Tokens are drawn once; a line of text is one block, so that a 
       return false;
     }
     host.querySelector(":scope > .muted")?.remove();
+    noteOld(host, [...answers.values()].some((answer) => !answer.tokens.length));
     const isAtEnd = host.scrollHeight - host.scrollTop - host.clientHeight < 60;
     let room = MAX_PER_FRAME;
     for (const [index, answer] of [...answers].sort((a, b) => a[0] - b[0])) {
@@ -33,6 +34,16 @@ textContent only. Tokens are drawn once; a line of text is one block, so that a 
     }
     if (isAtEnd) host.scrollTop = host.scrollHeight;
     return room <= 0;
+  }
+
+  function noteOld(host, hasOld) {
+    /* Of an answer from the history only the text and the origins are kept. */
+    const old = host.querySelector(":scope > .old-note");
+    if (!hasOld) old?.remove();
+    else if (!old) {
+      const text = "Steps and probabilities of older answers are not kept. The Chat view still colors their drafted words.";
+      host.prepend(element("p", "old-note", text));
+    }
   }
 
   function sectionOf(host, index, answer) {
@@ -54,7 +65,7 @@ textContent only. Tokens are drawn once; a line of text is one block, so that a 
   }
 
   function drawAnswer(host, index, answer, room) {
-    if (!answer.tokens.length) return 0; // of an answer from the history only the origins are kept
+    if (!answer.tokens.length) return 0;
     const section = sectionOf(host, index, answer);
     const [title, flow] = section.children;
     const nSteps = answer.tokens.length ? answer.tokens[answer.tokens.length - 1][3] : 0;

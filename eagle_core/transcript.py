@@ -88,6 +88,12 @@ class Transcript:
         return self.n_drafted_tokens / len(self.tokens) if self.tokens else None
 
     @property
+    def is_drafting_paused(self) -> bool:
+        """Whether a drafter was there and, after some steps, nothing had been drafted: it did not pay."""
+        stats = self.stats
+        return self.drafter == "eagle" and stats.n_steps > 0 and stats.n_drafted == 0
+
+    @property
     def now_tok_s(self) -> float | None:
         """Tokens per second over the last ``NOW_WINDOW_S`` seconds; None while too little is known.
 

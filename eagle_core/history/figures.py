@@ -36,6 +36,7 @@ def figures_of(
         "total_s": stats.total_s,
         "tau": stats.tau,
         "accepted_share": transcript.accepted_share,
+        "is_paused": transcript.is_drafting_paused,
         "acceptance_at_depth": list(stats.acceptance_at_depth),
     }
 

@@ -47,7 +47,7 @@ def read_attachment(name: str, encoded: str, n_bytes: int = 0) -> Attachment:
     n_bytes = max(n_bytes, len(encoded.rstrip("=")) * 3 // 4)
     if n_bytes > MAX_FILE_BYTES:
         raise ConfigError(
-            f"{name} is too large to attach",
+            f"the file {name} is too large to attach",
             expected=f"at most {MAX_FILE_BYTES // 1024} kB",
             got=f"{n_bytes // 1024 + 1} kB",
             hint="attach the part that matters",
@@ -55,7 +55,7 @@ def read_attachment(name: str, encoded: str, n_bytes: int = 0) -> Attachment:
     try:
         content = base64.b64decode(encoded, validate=True)
     except binascii.Error as error:
-        raise ConfigError(f"{name} arrived damaged", hint="attach it again") from error
+        raise ConfigError(f"the file {name} arrived damaged", hint="attach it again") from error
     return Attachment(name, decoded(name, content))
 
 
@@ -69,14 +69,14 @@ def decoded(name: str, content: bytes) -> str:
     if CONTROL.search(text):
         raise binary_error(name)
     if not text.strip():
-        raise ConfigError(f"{name} is empty", hint="choose a file with some text")
+        raise ConfigError(f"the file {name} is empty", hint="choose a file with some text")
     return text.replace("\r\n", "\n")
 
 
 def binary_error(name: str) -> ConfigError:
     """The error for a file that is no text."""
     return ConfigError(
-        f"{name} is not a text file",
+        f"the file {name} is not a text file",
         expected="text, Markdown or code in UTF-8",
         got="binary data",
         hint="convert it to text first; images, PDF and Office files cannot be read",

@@ -45,6 +45,7 @@ const show = () => window.eagleRace.mount(element.querySelector('.race-place'), 
 watch('value', show);
 show();
 """
+ON_TOP = "window.eaglePage.bar(element);"
 
 
 class Runner:
@@ -248,7 +249,7 @@ def build_compare(slot: SessionSlot, app: gr.Blocks) -> CompareHandlers:
     """Lay out the page inside the current route and wire its events; returns its handlers."""
     handlers = CompareHandlers(slot)
     with gr.Column(elem_id="compare"):
-        gr.HTML(html_template=top(), js_on_load="", apply_default_css=False)
+        gr.HTML(html_template=top(), js_on_load=ON_TOP, apply_default_css=False)
         prompt = gr.Textbox(
             label="Prompt", value=example_prompts()[0], lines=2, max_lines=10, elem_id="race-prompt"
         )
@@ -319,7 +320,9 @@ def top() -> str:
         '<div class="compare-top"><h1>EAGLE chat</h1><nav class="segmented" aria-label="Pages">'
         '<a href="./">Chat</a><a href="compare" aria-current="page">Compare</a>'
         '<a href="models">Models</a></nav>'
-        "<span>The same prompt, one set-up after the other; then both on one clock.</span></div>"
+        "<span>The same prompt, one set-up after the other; then both on one clock.</span>"
+        '<div class="bar"><button type="button" data-theme aria-label="Light or dark" '
+        'title="Light or dark"></button></div></div>'
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -149,15 +149,41 @@ def read_settings(values: Sequence[Any]) -> Settings:
     generation_values["stop"] = tuple(parse_stop(line) for line in lines if line)
     tree_values = {name: given[name] for name in TREE_FIELDS}
     tree_values["shape"] = parse_shape(given["shape"] or "")
-    for name, value in (generation_values | tree_values).items():
-        if value is None and name != "shape":
-            raise ConfigError(f"{LABELS[name]} is empty", hint="Type a number.")
+    check_typed(generation_values, GenerationConfig)
+    check_typed(tree_values, TreeConfig)
     return Settings(
         GenerationConfig(**generation_values),
         DraftConfig("eagle" if given["drafting"] else "none", TreeConfig(**tree_values)),
         given["system_prompt"] or "",
         ChatConfig(given["overflow"]).overflow,
     )
+
+
+def check_typed(values: Mapping[str, Any], config: type[Any]) -> None:
+    """Compare typed numbers with the limits of their config's fields.
+
+    Raises: ConfigError naming the field as the page does.
+    """
+    for name, spec in specs(config).items():
+        if "min" not in spec.metadata or name not in values:
+            continue
+        value, (low, high) = values[name], limits_of(spec)
+        if value is None:
+            raise ConfigError(
+                f"{LABELS[name]} is empty", hint=f"type a number from {low} to {high} in Settings"
+            )
+        if not low <= value <= high:
+            raise ConfigError(
+                f"{LABELS[name]} is out of range",
+                expected=f"{low} to {high}",
+                got=str(value),
+                hint="change it in Settings",
+            )
+
+
+def limits_of(spec: dataclasses.Field[Any]) -> tuple[Any, Any]:
+    """Least and largest number of a field; a browser cannot type all of the largest ones."""
+    return spec.metadata["min"], min(spec.metadata["max"], MAX_SAFE_INTEGER)
 
 
 def specs(config: type[Any]) -> dict[str, dataclasses.Field[Any]]:
@@ -181,14 +207,14 @@ def make_control(spec: dataclasses.Field[Any]) -> Any:
         n_lines = 2 if limits.get("repeats") else 1
         common |= {"placeholder": EXAMPLES[spec.name], "lines": n_lines, "max_lines": 4 * n_lines}
         return gr.Textbox(value=default or "", **common)
-    low, high, step = limits["min"], limits["max"], limits.get("step", 1)
+    (low, high), step = limits_of(spec), limits.get("step", 1)
     if (high - low) / step <= MAX_SLIDER_STOPS:
         precision = 0 if isinstance(default, int) else None
         return gr.Slider(low, high, value=default, step=step, precision=precision, **common)
     return gr.Number(
         value=default,
         minimum=low,
-        maximum=min(high, MAX_SAFE_INTEGER),
+        maximum=high,
         step=step,
         precision=0,
         **common,

@@ -12,6 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import gradio as gr
@@ -31,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 # Figures that change faster than this cannot be read.
 FIGURES_S = 0.24
+MAX_SEED = 2**63
 # So much of an answer is lost at most when the machine fails.
 SAVE_S = 2.0
 EXAMPLES = (
@@ -146,7 +148,7 @@ class Handlers:
         try:
             settings = read_settings(values)
         except ConfigError as error:
-            yield self.frame(room, notice=render.notice_html("error", str(error)))
+            yield self.frame(room, notice=error_notice(error))
             return
         if session is None or room.is_busy:
             hint = (
@@ -158,6 +160,7 @@ class Handlers:
             )
             yield Frame(notice=render.notice_html("info", hint))
             return
+        settings, plan = as_another_version(room, settings, plan)
         cancel = room.cancel = threading.Event()
         try:
             writer = await asyncio.to_thread(begin, room, plan, settings, session)
@@ -263,7 +266,7 @@ class Handlers:
         gives_back = writer.wrote_nothing and writer.plan.box is not None
         if gives_back:
             room.attachments = list(writer.plan.files)
-        notices = notices_html(transcript)
+        notices = notices_html(transcript) + writer.plan.note
         if writer.problem is not None:
             notices += error_notice(writer.problem)
         return self.frame(
@@ -299,6 +302,28 @@ def plan_of(room: Room, data: dict[str, Any]) -> Plan | str:
             return Plan(message.parent, continued=message)
         case _:
             return "Only the last answer of a chat can be continued."
+
+
+def as_another_version(room: Room, settings: Settings, plan: Plan) -> tuple[Settings, Plan]:
+    """Settings and plan of an answer that may have earlier versions: each has a seed of its own."""
+    if plan.text is not None or plan.continued is not None or room.conversation is None:
+        return settings, plan
+    n_earlier = sum(
+        message.parent == plan.parent and message.role == "assistant" and bool(message.text)
+        for message in room.conversation.messages
+    )
+    generation = settings.generation
+    if generation.temperature > 0:
+        seed = (generation.seed + n_earlier) % MAX_SEED
+        return replace(settings, generation=replace(generation, seed=seed)), plan
+    if not n_earlier or room.knows_greedy:
+        return settings, plan
+    room.knows_greedy = True
+    hint = "Raise the temperature in Settings for another one."
+    note = render.notice_html(
+        "info", "At temperature 0 the same settings give the same answer.", hint
+    )
+    return settings, replace(plan, note=note)
 
 
 class Artist:

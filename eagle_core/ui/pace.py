@@ -11,6 +11,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from eagle_core.ui.fields import TypedBlocks
+
 FASTEST_S = 1 / 13
 SLOWEST_S = 1 / 4
 # Share of the time that frames may take. The rest belongs to the model.
@@ -72,7 +74,7 @@ class Paces:
         return Response(status_code=204)
 
 
-class QuietBlocks(gr.Blocks):
+class QuietBlocks(TypedBlocks):
     """Blocks for which a skipped output costs nothing.
 
     Gradio builds a skipped component anew on every frame (about a millisecond each); a stream that touches

@@ -29,6 +29,8 @@ REASONS = {
     "cancelled": "stopped",
 }
 
+PAUSED = "drafting paused: plain decoding was faster here"
+
 
 def chat_value(turns: Iterable[Turn]) -> list[dict[str, Any]]:
     """The conversation for ``gr.Chatbot``. Text blocks, because plain strings lose indentation there."""
@@ -172,6 +174,9 @@ def figures_html(transcript: Transcript) -> str:
         figures.append(
             figure(number(transcript.now_tok_s), "tok/s now", "Over the last 2 seconds", "now")
         )
+    paused: list[str] = []
+    if transcript.is_over and transcript.is_drafting_paused:
+        paused = [figure("drafting paused", "", PAUSED)]
     used = transcript.n_prompt_tokens + len(transcript.tokens)
     figures += [
         figure(
@@ -194,7 +199,7 @@ def figures_html(transcript: Transcript) -> str:
             "minor",
         ),
     ]  # fmt: skip
-    return "".join(figures)
+    return "".join([*figures, *paused])
 
 
 def status_line(phase: str, name: str, figures: str) -> str:
@@ -217,7 +222,10 @@ def bar_row(label: str, share: float, value: str) -> str:
 def details_html(transcript: Transcript | None) -> str:
     """Acceptance by depth, where the time went, and the request's facts."""
     if transcript is None or not transcript.tokens:
-        return '<p class="muted">Figures of the latest answer appear here.</p>'
+        return (
+            '<p class="muted">Figures of the next answer appear here. Those of older answers unfold under '
+            "each of them; times of their single parts are not kept.</p>"
+        )
     stats = transcript.stats
     by_depth = zip(
         stats.acceptance_at_depth, stats.accepted_at_depth, stats.drafted_at_depth, strict=True
@@ -245,9 +253,12 @@ def details_html(transcript: Transcript | None) -> str:
         "whole request": milliseconds(stats.total_s),
     }
     rows = "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in facts.items())
+    why = "No drafting in this answer."
+    if transcript.is_drafting_paused:
+        why = f"{PAUSED[0].upper()}{PAUSED[1:]}."
     return (
         '<div class="details"><section><h4>Accepted by depth</h4>'
-        f"{depths or '<p class=muted>No drafting in this answer.</p>'}</section>"
+        f"{depths or f'<p class=muted>{why}</p>'}</section>"
         f"<section><h4>Time</h4>{split}</section>"
         f"<section><h4>Request</h4><dl>{rows}</dl></section></div>"
     )

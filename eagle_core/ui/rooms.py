@@ -32,6 +32,7 @@ class Room:
 
     ``saved`` keeps chats; a private chat has a store of its own that nothing else sees and nothing writes.
     ``n_left_out`` messages of the conversation were not sent, because the context is full.
+    ``knows_greedy``: it was told that temperature 0 gives the same answer again.
     """
 
     saved: HistoryStore
@@ -41,6 +42,7 @@ class Room:
     cancel: threading.Event | None = None
     writing: str | None = None
     attachments: list[Attachment] = field(default_factory=list)
+    knows_greedy: bool = False
     n_left_out: int = 0
     query: str = ""
 

@@ -20,6 +20,8 @@ from eagle_core.ui.rooms import Room, Turn, messages_of
 
 DAY_S = 24 * 3600
 WARN_SHARE = 0.8
+# A rate over fewer prompt tokens than this says more about the clock than about the machine.
+MIN_READ = 32
 # A longer list takes long to draw; the search finds the others.
 MAX_LISTED = 400
 # Label, key, format and explanation of an answer's figures; the first row is always in sight.
@@ -30,6 +32,7 @@ FIGURES: tuple[tuple[str, str, str, str], ...] = (
     ("τ", "tau", "{:.2f}", "Tokens per forward pass of the base model after the first; plain: 1.00"),
     ("drafted", "accepted_share", "{:.0%}", "Share of the answer that was guessed ahead and confirmed"),
 )  # fmt: skip
+NO_FIGURES: dict[str, Any] = {"line": [], "details": [], "counts": [0, 0]}
 DETAILS: tuple[tuple[str, str, str], ...] = (
     ("tokens", "n_tokens", "{}"),
     ("steps", "n_steps", "{}"),
@@ -56,7 +59,13 @@ def page_state(room: Room, shown: Fit | None, is_written: Callable[[str], bool])
         "is_private": room.private is not None,
         "is_busy": room.is_busy,
         "turns": [
-            turn_view(conversation, message, index >= room.n_left_out, is_written)
+            turn_view(
+                conversation,
+                message,
+                index >= room.n_left_out,
+                is_written,
+                room.is_busy and room.writing == message.id,
+            )
             for index, message in enumerate(messages)
             if conversation is not None
         ],
@@ -82,8 +91,9 @@ def turn_view(
     message: Message,
     is_sent: bool,
     is_written: Callable[[str], bool],
+    is_own: bool = False,
 ) -> dict[str, Any]:
-    """One message's row."""
+    """One message's row; ``is_own`` while this tab writes it: its figures are those of before."""
     versions = [m for m in conversation.versions(message) if m.text or m.id == message.id]
     number = [version.id for version in versions].index(message.id)
     return {
@@ -96,9 +106,9 @@ def turn_view(
         "after": versions[number + 1].id if number + 1 < len(versions) else None,
         "n_versions": len(versions),
         "is_sent": is_sent,
-        "is_written": not message.is_finished and is_written(message.id),
-        "is_finished": message.is_finished,
-        **figures_view(message),
+        "is_written": not message.is_finished and is_written(message.id) and not is_own,
+        "is_finished": message.is_finished or is_own,
+        **(NO_FIGURES if is_own else figures_view(message)),
     }
 
 
@@ -106,17 +116,26 @@ def figures_view(message: Message) -> dict[str, Any]:
     """An answer's figures as texts: a line, and what unfolds. They may come from an imported file."""
     figures = message.figures
     if not figures:
-        return {"line": [], "details": [], "counts": [0, 0]}
+        return NO_FIGURES
     line = [
         {"value": shown(figures.get(key), pattern), "label": label, "title": title}
         for label, key, pattern, title in FIGURES
+        if key != "prefill_tok_s" or n_read(figures) >= MIN_READ
     ]
+    if figures.get("is_continuation") is True:
+        title = "These figures are those of the part that Continue added"
+        line.insert(0, {"value": "continuation:", "label": "", "title": title})
     reason = render.REASONS.get(str(figures.get("finish_reason")), "failed")
     line.append({"value": reason, "label": "", "title": "Why the answer ended"})
     line.append({"value": text_of(figures, "dtype"), "label": "", "title": "Precision of the base"})
     seed = f"seed {text_of(figures, 'seed')}"
+    temperature = f"temperature {text_of(figures, 'temperature')}"
+    line.append({"value": temperature, "label": "", "title": "How varied the answer may be"})
     line.append({"value": seed, "label": "", "title": "Same seed, same answer"})
     details = [[label, shown(figures.get(key), pattern)] for label, key, pattern in DETAILS]
+    if figures.get("is_paused") is True:
+        line.append({"value": "drafting paused", "label": "", "title": render.PAUSED})
+        details.append(["drafting", render.PAUSED])
     rates = figures.get("acceptance_at_depth")
     for depth, rate in enumerate(rates if isinstance(rates, list) else [], start=1):
         details.append([f"accepted at depth {depth}", shown(rate, "{:.0%}")])
@@ -125,6 +144,12 @@ def figures_view(message: Message) -> dict[str, Any]:
     if isinstance(n_tokens, int) and isinstance(n_drafted, int):
         counts = [n_drafted, n_tokens - n_drafted]
     return {"line": line, "details": details, "counts": counts}
+
+
+def n_read(figures: dict[str, Any]) -> int:
+    """Prompt tokens that were read, not cached; 0 when unknown."""
+    n_prompt, n_cached = figures.get("n_prompt_tokens"), figures.get("n_cached_tokens")
+    return n_prompt - n_cached if isinstance(n_prompt, int) and isinstance(n_cached, int) else 0
 
 
 def text_of(figures: dict[str, Any], key: str) -> str:

@@ -31,6 +31,7 @@ class Plan:
 
     ``parent`` is the message that it stands below, ``text`` a user's message to write first, ``continued`` an
     answer that goes on. ``box`` and ``files`` go back to the message box if nothing is written.
+    ``note`` is a notice to show at the end.
     """
 
     parent: str | None
@@ -39,6 +40,7 @@ class Plan:
     box: str | None = None
     files: tuple[Attachment, ...] = ()
     changes_view: bool = False
+    note: str = ""
 
 
 def begin(room: Room, plan: Plan, settings: Settings, session: ChatSession) -> AnswerWriter:
@@ -132,6 +134,8 @@ class AnswerWriter:
             if transcript.text:
                 name = info.base.rstrip("/").rsplit("/", 1)[-1]
                 figures = figures_of(transcript, name, info.dtype, temperature)
+                if self.plan.continued is not None:
+                    figures["is_continuation"] = True
                 message = self._message(transcript)
                 self._fill(dataclasses.replace(message, figures=figures, is_finished=True))
             else:

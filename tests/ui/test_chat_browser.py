@@ -93,6 +93,44 @@ def settled(page: Any) -> None:
     page.wait_for_timeout(120)
 
 
+def test_the_theme_reaches_compare_and_old_tokens_are_explained(open_page: Any) -> None:
+    page = open_page()
+    talk(page, "one")
+    page.click("[data-theme]")
+    assert page.evaluate("document.body.classList.contains('dark')")
+    page.reload()
+    ready(page)
+    wait_texts(page, ["one", "First answer."])
+    page.click("[data-view='tokens']")
+    page.wait_for_selector("#tokens .old-note >> text=are not kept")
+    page.click("#views a[href='compare']")
+    page.wait_for_selector("#compare [data-theme] svg")
+    assert page.evaluate("document.body.classList.contains('dark')")
+    page.click("#compare [data-theme]")
+    assert not page.evaluate("document.body.classList.contains('dark')")
+    assert page.errors == []
+
+
+def test_wrong_numbers_are_told_in_the_page(open_page: Any, session: FakeSession) -> None:
+    page = open_page()
+    page.click("[data-drawer='settings']")
+    for field, typed, words in (
+        ("#max-new-tokens", "-5", "Longest answer is out of range"),
+        ("#seed", "", "Seed is empty"),
+    ):
+        usual = page.input_value(f"{field} input")
+        page.fill(f"{field} input", typed)
+        page.keyboard.press("Tab")
+        send(page, "one")
+        page.wait_for_selector(f"#notice .error >> text={words}")
+        page.fill(f"{field} input", usual)
+        page.keyboard.press("Tab")
+    assert session.seen == []
+    assert page.locator(".toast-wrap .error").count() == 0
+    talk(page, "one")
+    assert page.errors == []
+
+
 def texts(page: Any) -> list[str]:
     return [str(text) for text in page.evaluate("window.eaglePage.peek().turns.map(t => t.text)")]
 

@@ -115,7 +115,7 @@ def test_an_answer_is_kept_with_origins_and_figures(page: Page) -> None:
     for word in (
         "tok/s",
         "first token",
-        "prefill",
+        "temperature 0.0",
         "τ",
         "drafted",
         "complete",
@@ -143,6 +143,26 @@ def test_regenerate_makes_versions_that_can_be_turned(page: Page) -> None:
     assert back.state["chat"] != frame.state["chat"]
     assert [row["content"][0]["text"] for row in back.chat] == page.texts()
     assert page.store.load(question.id and page.room().conversation.id).active == first.id
+
+
+def test_each_version_has_a_seed_of_its_own(page: Page) -> None:
+    warm = (True, 0.8, 1.0, 5, *DEFAULTS[4:])
+    page.send("q", values=warm)
+    for n_earlier in (1, 2):
+        last = page.room().conversation.path[1]
+        frame = page.answer("regenerate", last.id, values=warm)
+        assert page.session.generations[-1][0].seed == 5 + n_earlier
+        words = [part["value"] for part in frame.state["turns"][1]["line"]]
+        assert f"seed {5 + n_earlier}" in words
+        assert "same answer" not in frame.notice
+
+
+def test_regenerating_at_temperature_0_is_explained_once(page: Page) -> None:
+    page.send("q")
+    answer = page.room().conversation.path[1]
+    assert "the same settings give the same answer" in page.answer("regenerate", answer.id).notice
+    assert page.answer("regenerate", answer.id).notice == ""
+    assert {generation.seed for generation, _ in page.session.generations} == {0}
 
 
 def test_edit_keeps_the_old_version_below_it(page: Page) -> None:
@@ -296,6 +316,19 @@ def test_the_text_is_kept_while_it_is_written(monkeypatch: pytest.MonkeyPatch) -
     assert page.store.load(summary.id).path[1].is_finished  # a closed tab keeps what has come
 
 
+def test_the_tab_that_continues_an_answer_shows_neither_another_tab_nor_old_figures(
+    page: Page,
+) -> None:
+    page.send("q")
+    answer = page.room().conversation.path[1]
+    event = gr.EventData(None, {"do": "continue", "message": answer.id})
+    first, *_, last = run(page.handlers.answer(event, page.tab("a"), *DEFAULTS))
+    growing, done = first.state["turns"][1], last.state["turns"][1]
+    assert (growing["is_written"], growing["is_finished"], growing["line"]) == (False, True, [])
+    assert (done["is_written"], done["is_finished"]) == (False, True)
+    assert done["line"][0]["value"] == "continuation:"
+
+
 def test_a_stale_tab_is_shown_what_happened(page: Page) -> None:
     page.send("q")
     chat = page.room().conversation.id
@@ -408,6 +441,7 @@ def test_files_come_back_with_a_message_that_was_not_answered(page: Page) -> Non
 def test_a_wrong_file_is_refused(page: Page, name: str, content: bytes, words: str) -> None:
     frame = page.act("attach", name=name, content=encoded(content))
     assert words in frame.notice
+    assert f"The file {name} " in frame.notice
     assert "<span>" in frame.notice  # the next step
     assert page.room().attachments == []
 
@@ -516,10 +550,20 @@ def test_figures_of_an_imported_file_are_only_shown(page: Page) -> None:
     }  # fmt: skip
     shown = view.figures_view(Message("1", None, "assistant", "x", figures=figures))
     assert shown["line"][0]["value"] == "12.3"
-    assert shown["line"][3]["value"] == "–"
+    assert shown["line"][2]["value"] == "–"
     assert shown["counts"] == [0, 0]
     assert all(len(value) <= 80 for _, value in shown["details"])
     json.dumps(shown)
+
+
+@pytest.mark.parametrize(
+    ("n_cached", "is_shown"), [(0, True), (68, True), (69, False), (None, False)]
+)
+def test_a_prefill_rate_needs_enough_tokens(n_cached: int | None, is_shown: bool) -> None:
+    figures = {"n_prompt_tokens": 100, "n_cached_tokens": n_cached, "prefill_tok_s": 400.0}
+    shown = view.figures_view(Message("1", None, "assistant", "x", figures=figures))
+    assert ("tok/s prefill" in [part["label"] for part in shown["line"]]) is is_shown
+    assert shown["line"][0]["value"] != "continuation:"
 
 
 def test_a_private_chat_leaves_no_trace(page: Page, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import re
 import threading
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,9 +23,11 @@ from starlette.testclient import TestClient
 from eagle_core.config import DraftConfig, GenerationConfig, TreeConfig
 from eagle_core.errors import ConfigError, DownloadError
 from eagle_core.events import DownloadProgress, Event, LoadProgress, Span
-from eagle_core.history import SqliteHistory
+from eagle_core.history import Message, SqliteHistory
+from eagle_core.history.figures import figures_of
+from eagle_core.stats import Stats
 from eagle_core.transcript import SeenToken, Transcript
-from eagle_core.ui import controls, page, render
+from eagle_core.ui import controls, page, render, view
 from eagle_core.ui.app import free_port
 from eagle_core.ui.backend import SessionSlot
 from eagle_core.ui.controls import read_settings
@@ -142,8 +145,9 @@ def test_every_answer_setting_has_a_control() -> None:
 
 @pytest.mark.parametrize(
     ("position", "value", "word"),
-    [(12, -1, "top_k"), (15, None, "Presence"), (18, "7", "logit_bias"),
-     (1, 9.0, "temperature"), (3, None, "Seed"), (4, 0, "max_new_tokens"), (11, "0 x1", "x1"),
+    [(12, -1, "Top-k"), (15, None, "Presence"), (18, "7", "logit_bias"),
+     (1, 9.0, "Temperature"), (3, None, "Seed"), (4, 0, "out of range"),
+     (4, -5, "1 to 1000000"), (11, "0 x1", "x1"),
      (11, "0 11", "no parent")],
 )  # fmt: skip
 def test_wrong_settings_name_themselves(position: int, value: object, word: str) -> None:
@@ -151,6 +155,49 @@ def test_wrong_settings_name_themselves(position: int, value: object, word: str)
     values[position] = value  # type: ignore[call-overload]
     with pytest.raises(ConfigError, match=word):
         read_settings(values)
+
+
+@pytest.mark.parametrize(
+    ("payload", "typed"),
+    [(None, None), ("", None), ("x", None), (float("nan"), None), (True, None), (-5, -5), ("7", 7), (2.6, 3)],
+)  # fmt: skip
+def test_a_field_takes_what_is_typed(payload: object, typed: object) -> None:
+    async def scenario() -> list[Any]:
+        with QuietBlocks() as app:
+            seed = controls.make_control(controls.specs(GenerationConfig)["seed"])
+            depth = controls.make_control(controls.specs(TreeConfig)["depth"])
+            gr.Button().click(lambda *_: None, [seed, gr.Textbox(), depth])
+        (block_fn,) = app.fns.values()
+        return await app.preprocess_data(block_fn, [payload, "x", payload], SessionState(app))
+
+    assert asyncio.run(scenario()) == [typed, "x", typed]
+
+
+def test_drafting_that_paused_itself_is_told() -> None:
+    plain = replace(
+        Transcript(), phase="finished", finish_reason="eos", drafter="eagle",
+        tokens=(SeenToken(1, "target", 0, 0.5, 0), SeenToken(2, "target", 0, 0.5, 1)),
+        stats=Stats(n_tokens=2, n_steps=1),
+    )  # fmt: skip
+    assert "Drafting paused: plain decoding was faster here." in render.details_html(plain)
+    assert "drafting paused" in render.status_html(plain)
+    off = replace(plain, drafter="none")
+    assert "No drafting in this answer." in render.details_html(off)
+    assert "paused" not in render.status_html(off)
+    kept = figures_of(plain, "m", "float32", 0.0)
+    shown = view.figures_view(Message("1", None, "assistant", "x", figures=kept))
+    assert "drafting paused" in [part["value"] for part in shown["line"]]
+    assert dict(shown["details"])["drafting"] == render.PAUSED
+
+
+def test_a_wrong_number_is_a_notice() -> None:
+    session = FakeSession()
+    handlers = Handlers(SessionSlot(session), Rooms(lambda: SqliteHistory(None)))  # type: ignore[arg-type]
+    values = (*DEFAULTS[:4], -5, *DEFAULTS[5:])
+    request: Any = SimpleNamespace(session_hash="a")
+    (updates,) = run(handlers.send("hi", request, *values))
+    assert "Longest answer is out of range (expected 1 to 1000000; got -5)" in str(updates)
+    assert session.seen == []
 
 
 def test_rooms_keep_tabs_apart_and_forget_the_oldest() -> None:
