@@ -89,10 +89,9 @@ def _differences(found: Sequence[Figures]) -> str:
     """How many answers differ, how many of them by rounding, and the first of them."""
     n_ties = sum(one["is_rounding_tie"] is True for one in found)
     n_wrong = sum(one["is_rounding_tie"] is False for one in found)
+    what = "1 answer differs" if len(found) == 1 else f"{len(found)} answers differ"
     first = found[0]
-    text = (
-        f"{len(found)} answers differ: {n_ties} at a rounding tie, {n_wrong} by more than rounding"
-    )
+    text = f"{what}: {n_ties} at a rounding tie, {n_wrong} by more than rounding"
     text += f"; question {first['question_id']} from token {first['index']}"
     if first["logit_gap"] is not None:
         text += f", logits {first['logit_gap']:.3g} apart"
