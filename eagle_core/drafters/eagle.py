@@ -63,8 +63,8 @@ class EagleDrafter:
         self._vocabulary = head.draft_vocabulary
         self._lm_head = head.lm_head or draft_scorer(lm_head, self._vocabulary)
         self._vocabulary_size = int(getattr(head.lm_head or lm_head, "out_features", 0)) or 1 << 30
-        self._wanted = self._tree = tree
         self._paces: dict[tuple[TreeConfig, ...], Pace] = {}  # what was measured outlives a request
+        self._use(tree)
         self._capacity = capacity
         self._cache = KVCache(head.n_layers, capacity + max_drafted_rows(tree))
         self._repeats = RepeatIndex()
@@ -76,13 +76,14 @@ class EagleDrafter:
         self._next: Tensor | None = None
         self._n_new = 0  # tokens committed since the last proposal
 
-    @property
-    def _pace(self) -> Pace | None:
-        """What chooses among the ways of ``auto``; None for a tree of one's own."""
-        if self._wanted.policy != "auto":
-            return None
-        ways = self._wanted.ways
-        return self._paces.setdefault(ways, Pace(len(ways) + 2))
+    def _use(self, tree: TreeConfig) -> None:
+        """Draft by ``tree`` from now on; under ``auto`` by what was measured of it before, if it was."""
+        self._tree, self._ways = tree, tree.ways
+        self._pace: Pace | None = None  # what chooses among the ways of ``auto``
+        if tree.policy == "auto":
+            if self._ways not in self._paces:
+                self._paces[self._ways] = Pace(len(self._ways) + 2)
+            self._pace = self._paces[self._ways]
 
     @property
     def length(self) -> int:
@@ -96,7 +97,7 @@ class EagleDrafter:
             self._predicted = None
             self._unread = []
             self._repeats = RepeatIndex()
-        self._wanted = self._tree = tree
+        self._use(tree)
 
     def reset(self) -> None:
         """Forget everything but what was measured."""
@@ -179,12 +180,12 @@ class EagleDrafter:
                 self._pace.pause()
             n_tokens = min(len(repeat), budget.max_nodes, budget.max_depth)
             return DraftTree.chain(pending, torch.tensor(repeat[:n_tokens]))
-        if way >= len(self._wanted.ways):
-            n_looked_up = self._tree.lookup if way == len(self._wanted.ways) else 0
+        if way >= len(self._ways):
+            n_looked_up = self._tree.lookup if way == len(self._ways) else 0
             bare = DraftTree.single(pending)
             n_new = min(n_looked_up, budget.max_nodes)
             return with_path(bare, repeat, n_new, budget.max_depth) if n_new and repeat else bare
-        self._tree = self._wanted.ways[way]
+        self._tree = self._ways[way]
         max_nodes, max_depth = self._limits(budget)
         if max_nodes < 1 or max_depth < 1:
             return DraftTree.single(pending)
@@ -220,7 +221,7 @@ class EagleDrafter:
 
         Its shape is known before any token is: the configured one, or ``shape_for_draws`` for a dynamic tree.
         """
-        self._tree = self._wanted.ways[0]  # the answer depends on it: never one that was measured
+        self._tree = self._ways[0]  # the answer depends on it: never one that was measured
         max_nodes, max_depth = self._limits(budget)
         if max_nodes < 1 or max_depth < 1:
             return DraftTree.single(pending)
