@@ -5,29 +5,23 @@ from __future__ import annotations
 import logging
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from eagle_core.config import DraftConfig, GenerationConfig
-from eagle_core.differences import Difference
+from eagle_core.compare import RaceSession
 from eagle_core.errors import EagleError
 from eagle_core.events import DownloadProgress, Event, LoadProgress
 from eagle_core.machine import give_back_memory
 
 if TYPE_CHECKING:
-    from eagle_core.session import Message, SessionInfo
+    from eagle_core.session import Message
 
 logger = logging.getLogger(__name__)
 
 
-class ChatSession(Protocol):
+class ChatSession(RaceSession, Protocol):
     """The part of :class:`eagle_core.session.Session` that the app uses."""
-
-    @property
-    def info(self) -> SessionInfo:
-        """What is loaded."""
-        ...
 
     def count_tokens(self, messages: Sequence[Message]) -> int:
         """Tokens of a chat in the model's own template."""
@@ -35,35 +29,6 @@ class ChatSession(Protocol):
 
     def token_text(self, token_id: int) -> str:
         """Printable form of one token."""
-        ...
-
-    def chat(
-        self,
-        messages: Sequence[Message],
-        generation: GenerationConfig,
-        draft: DraftConfig,
-        *,
-        cancel: threading.Event | None = None,
-    ) -> Iterator[Event]:
-        """Events of one answer."""
-        ...
-
-    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
-        """Ids of a chat in the model's own template."""
-        ...
-
-    def forget(self) -> None:
-        """Drop the cached prompt, so that the next answer reads all of its own."""
-        ...
-
-    def explain_difference(
-        self,
-        prompt_ids: Sequence[int],
-        plain: Sequence[int],
-        drafted: Sequence[int],
-        generation: GenerationConfig,
-    ) -> Difference | None:
-        """Where two answers to a prompt part, and why."""
         ...
 
     def set_reproducible(self, is_on: bool) -> None:
