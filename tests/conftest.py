@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import ipaddress
 import os
 import socket
 import tempfile
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -53,3 +56,12 @@ def _no_network(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
             return original(self, address)
 
         monkeypatch.setattr(socket.socket, name, guarded)
+
+
+@pytest.fixture
+def _gradio_cleans_up() -> Iterator[None]:
+    """Gradio leaves sockets and event loops of a closed server to the collector, which warns of each."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()

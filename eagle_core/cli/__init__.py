@@ -13,12 +13,12 @@ import sys
 from collections.abc import Sequence
 
 from eagle_core._version import __version__
-from eagle_core.cli import bench, chat, doctor, generate, models, serve, train, verify
+from eagle_core.cli import bench, chat, desktop, doctor, generate, models, serve, train, verify
 from eagle_core.cli.console import note, report_error, use_utf8
 from eagle_core.cli.flags import Parser, UsageError
 from eagle_core.errors import EagleError
 
-COMMANDS = (serve, chat, generate, bench, train, models, doctor, verify)
+COMMANDS = (serve, desktop, chat, generate, bench, train, models, doctor, verify)
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from eagle_core.cli.console import write_line
-from eagle_core.cli.flags import add_config_flags, read_config
+from eagle_core.cli.flags import UsageError, add_config_flags, read_config
 from eagle_core.cli.stream import Progress
 from eagle_core.config import LoadConfig
 from eagle_core.events import Event
 
 if TYPE_CHECKING:
     from eagle_core.session import Session
+
+AUTH_VARIABLE = "EAGLE_AUTH"
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
@@ -30,6 +33,10 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         "--port", type=port, metavar="N", help="wanted port (default: 7860, or a free one)"
     )
     group.add_argument("--no-browser", action="store_true", help="do not open a browser")
+    group.add_argument(
+        "--auth", metavar="USER:PASSWORD",
+        help=f"ask for this login; better kept out of the list of processes, in {AUTH_VARIABLE}",
+    )  # fmt: skip
     add_config_flags(parser, LoadConfig)
     parser.set_defaults(run=run)
 
@@ -47,8 +54,42 @@ def port(text: str) -> int:
 def run(args: argparse.Namespace) -> int:
     """Serve the page until Ctrl+C; the model loads behind it, and the page shows how far it is."""
     load = read_config(args, LoadConfig)
+    auth = credentials(args.auth if args.auth is not None else os.environ.get(AUTH_VARIABLE))
+    from eagle_core.ui.access import Credentials
     from eagle_core.ui.app import launch
 
+    launch(
+        opener(load),
+        host=args.host,
+        port=args.port,
+        open_browser=not args.no_browser,
+        settings=load,
+        auth=Credentials(*auth) if auth is not None else None,
+        on_ready=lambda url: write_line(f"{url} (Ctrl+C stops)"),
+    )
+    return 0
+
+
+def credentials(text: str | None) -> tuple[str, str] | None:
+    """User and password of ``user:password``, None for None. A password may hold colons.
+
+    Raises: UsageError, which does not repeat the text.
+    """
+    if text is None:
+        return None
+    user, _, password = text.partition(":")
+    if (
+        not user or not password
+    ):  # an empty text, too: a variable that was not set must not open the app
+        raise UsageError(
+            "the login is not user:password",
+            hint=f"give both with a colon between, with --auth or in {AUTH_VARIABLE}",
+        )
+    return user, password
+
+
+def opener(load: LoadConfig) -> Callable[[Callable[[Event], None]], Session]:
+    """What opens the model and shows its progress in the terminal, too; torch is imported only then."""
     progress = Progress()
 
     def open_session(on_event: Callable[[Event], None]) -> Session:
@@ -63,15 +104,7 @@ def run(args: argparse.Namespace) -> int:
         finally:
             progress.close()
 
-    launch(
-        open_session,
-        host=args.host,
-        port=args.port,
-        open_browser=not args.no_browser,
-        settings=load,
-        on_ready=lambda url: write_line(f"{url} (Ctrl+C stops)"),
-    )
-    return 0
+    return open_session
 
 
-__all__ = ["add_parser", "run"]
+__all__ = ["add_parser", "credentials", "opener", "run"]

@@ -5,14 +5,19 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Callable
+import webbrowser
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import gradio as gr
+from starlette.routing import BaseRoute
 
 from eagle_core.config import LoadConfig
 from eagle_core.errors import ConfigError, HistoryError
 from eagle_core.history import HistoryStore, SqliteHistory, open_history
 from eagle_core.ui import page
+from eagle_core.ui.access import Credentials
 from eagle_core.ui.backend import ChatSession, OnEvent, OpenSession, SessionSlot
 from eagle_core.ui.chat_page import MAX_OPEN_REQUESTS, build_chat
 from eagle_core.ui.compare import build_compare
@@ -23,6 +28,7 @@ from eagle_core.ui.rooms import Rooms
 logger = logging.getLogger(__name__)
 
 DEFAULT_PORT = 7860
+PORT_TRIES = 5
 TITLE = "EAGLE chat"
 
 
@@ -38,6 +44,26 @@ def build_app(session: ChatSession, history: HistoryStore | None = None) -> gr.B
     return build_page(SessionSlot(session), Rooms(stores(page.LOOPBACK[0], history)), open_model)
 
 
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A served app; :meth:`close` ends answers and server and lets go of the model."""
+
+    app: gr.Blocks
+    slot: SessionSlot
+    rooms: Rooms
+
+    @property
+    def url(self) -> str:
+        """The page's address."""
+        return str(self.app.local_url)
+
+    def close(self) -> None:
+        """Stop every answer, free the model, close the server. Twice does no harm."""
+        self.rooms.stop_all()
+        self.slot.close()
+        self.app.close(verbose=False)
+
+
 def launch(
     session: ChatSession | OpenSession,
     host: str = "127.0.0.1",
@@ -48,55 +74,110 @@ def launch(
     history: HistoryStore | None = None,
     open_model: OpenModel = open_model,
     settings: LoadConfig | None = None,
+    auth: Credentials | None = None,
 ) -> gr.Blocks:
     """Serve the page until interrupted, or return at once with ``prevent_thread_lock``.
+
+    Args: as :func:`serve` takes them, and
+        open_browser: show the page in the user's browser.
+        on_ready: called with the page's address.
+
+    Returns: the running app (``local_url``, ``close()``).
+    """
+    running = serve(session, host, port, history, open_model, settings, auth)
+    if open_browser:
+        webbrowser.open(running.url)
+    if on_ready is not None:
+        on_ready(running.url)
+    if prevent_thread_lock:
+        return running.app
+    try:
+        running.app.block_thread()
+    finally:
+        running.close()
+    return running.app
+
+
+def serve(
+    session: ChatSession | OpenSession,
+    host: str = "127.0.0.1",
+    port: int | None = None,
+    history: HistoryStore | None = None,
+    open_model: OpenModel = open_model,
+    settings: LoadConfig | None = None,
+    auth: Credentials | None = None,
+    routes: Sequence[BaseRoute] = (),
+) -> Running:
+    """Serve the page in threads of its own.
 
     Args:
         session: an open session, or a function that opens one and reports events; then the page is there at
             once and shows the progress. An opened session is closed when serving ends.
         host: interface to listen on. Only requests that name this machine are answered.
         port: wanted port; a free one is taken if it is busy. None: 7860 or a free one.
-        on_ready: called with the page's address.
         history: where chats are kept; None: the user's own history, or each tab's own memory when ``host`` is
             open to other machines.
         open_model: opens the models that are chosen on the page.
         settings: how the first one is loaded; what is no property of that model holds for the others.
+        auth: user and password that every request must bring; None: no login.
+        routes: more addresses to answer.
 
-    Returns: the running app (``local_url``, ``close()``).
+    Raises: ConfigError when nothing can listen on ``host``.
     """
     slot, rooms = SessionSlot(None if callable(session) else session), Rooms(stores(host, history))
+    free_port(host, port or DEFAULT_PORT)  # a wrong host is said before a model is loaded
     if callable(session):
         slot.open_in_background(session)
-    free = free_port(host, port or DEFAULT_PORT)
     app = build_page(slot, rooms, open_model, settings, host in page.LOOPBACK)
     keep_proxies_off_loopback()
-    app.launch(
-        server_name=host,
-        server_port=free,
-        inbrowser=open_browser,
-        share=False,
-        quiet=True,
-        prevent_thread_lock=True,
-        ssr_mode=False,
-        footer_links=[],
-        run_history=False,
-        pwa=False,
-        mcp_server=False,
-        enable_monitoring=False,
-        app_kwargs={"middleware": page.middleware(host), "routes": [rooms.paces.route()]},
-        theme=page.theme(),
-        head=page.head(),
-    )
-    if on_ready is not None:
-        on_ready(str(app.local_url))
-    if prevent_thread_lock:
-        return app
     try:
-        app.block_thread()
-    finally:
-        rooms.stop_all()
+        listen(
+            app,
+            host,
+            port or DEFAULT_PORT,
+            middleware=page.middleware(host, auth),
+            routes=[rooms.paces.route(), *routes],
+        )
+    except BaseException:
         slot.close()
-    return app
+        raise
+    return Running(app, slot, rooms)
+
+
+def listen(app: gr.Blocks, host: str, port: int, **app_kwargs: Any) -> None:
+    """Start the server on ``port`` or, if that is taken, on one that the system picks.
+
+    Between finding a free port and listening on it another program may take it: then the next one is tried.
+    Raises: ConfigError.
+    """
+    for _ in range(PORT_TRIES):
+        free = free_port(host, port)
+        try:
+            app.launch(
+                server_name=host,
+                server_port=free,
+                inbrowser=False,
+                share=False,
+                quiet=True,
+                prevent_thread_lock=True,
+                ssr_mode=False,
+                footer_links=[],
+                run_history=False,
+                pwa=False,
+                mcp_server=False,
+                enable_monitoring=False,
+                app_kwargs=app_kwargs,
+                theme=page.theme(),
+                head=page.head(),
+            )
+        except OSError:
+            logger.info("port %d was taken meanwhile", free)
+            continue
+        return
+    raise ConfigError(
+        f"no port of {host} stays free",
+        hint="try again, or choose another port with --port",
+    )
 
 
 def free_port(host: str, wanted: int) -> int:
@@ -170,4 +251,4 @@ def stores(host: str, history: HistoryStore | None) -> Callable[[], HistoryStore
     return lambda: kept
 
 
-__all__ = ["build_app", "free_port", "launch"]
+__all__ = ["Running", "build_app", "free_port", "launch", "serve"]

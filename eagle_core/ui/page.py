@@ -10,6 +10,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from eagle_core.assets import asset_path
+from eagle_core.ui.access import Credentials, Login, Receive, SameOrigin, Scope, Send
 
 LOOPBACK = ("127.0.0.1", "localhost")
 # Gradio's page needs inline scripts and compiles its templates. Images, frames, forms and connections to
@@ -43,10 +44,6 @@ MONO_FONTS = [
     "monospace",
 ]
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-
 
 class SecurityHeaders:
     """ASGI middleware that adds the content policy and its companions to every response."""
@@ -70,14 +67,20 @@ class SecurityHeaders:
         await self.app(scope, receive, send_with_headers)
 
 
-def middleware(host: str) -> list[Middleware]:
-    """Only this machine's names are answered, so a web page cannot reach the app by rebinding a name."""
+def middleware(host: str, auth: Credentials | None = None) -> list[Middleware]:
+    """What stands before the app, the outermost first.
+
+    Only this machine's names are answered, so a web page cannot reach the app by rebinding a name; and only
+    this app's own pages, with the password if there is one.
+    """
     names = [*LOOPBACK] if host in LOOPBACK else [*LOOPBACK, host]
     if host in ("0.0.0.0", "::"):  # noqa: S104 - the user asked for every interface
         names = ["*"]
     return [
         Middleware(TrustedHostMiddleware, allowed_hosts=names),
         Middleware(SecurityHeaders),
+        Middleware(SameOrigin),
+        *([Middleware(Login, credentials=auth)] if auth is not None else []),
     ]
 
 

@@ -22,7 +22,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("stats", "differences", "rate"),
     ("events",),
     ("transcript", "assets", "folders", "queueing", "precision", "sizes", "templates"),
-    ("catalog",),
+    ("catalog", "instance"),
     ("own_models", "fit"),
     ("kernels", "history", "context"),
     ("tree", "sampling", "processors"),

@@ -1,0 +1,44 @@
+"""``eagle-chat desktop``: the chat page in a window of its own."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from eagle_core.cli.console import write_line
+from eagle_core.cli.flags import add_config_flags, read_config
+from eagle_core.cli.serve import opener
+from eagle_core.config import LoadConfig
+from eagle_core.instance import bring_forward, only_instance
+
+
+def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
+    """Add the subcommand."""
+    parser = subparsers.add_parser(
+        "desktop",
+        help="open the chat page in a window of its own",
+        description="Open the chat page in a window of its own. A second start brings that window to "
+        "the front.",
+        allow_abbrev=False,
+    )
+    add_config_flags(parser, LoadConfig)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Show the window until it is closed, or bring one forward that is open already.
+
+    Raises: EagleError when there is nothing to draw it with.
+    """
+    load = read_config(args, LoadConfig)
+    with only_instance() as is_only:
+        if is_only:
+            from eagle_core.ui.desktop import run_window
+
+            run_window(opener(load), load, say=write_line)
+        else:
+            write_line(bring_forward())
+    return 0
+
+
+__all__ = ["add_parser", "run"]
