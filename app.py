@@ -1,4 +1,4 @@
-"""Start the chat app: the default model, on this machine, in the browser."""
+"""Start the chat app: the default model, on this machine in the browser, or on Hugging Face Spaces."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 
 from eagle_core.config import LoadConfig
 from eagle_core.events import Event
-from eagle_core.ui import launch
+from eagle_core.ui import launch, load_space, serve_space
 
 if TYPE_CHECKING:
     from eagle_core.session import Session
+
+# None but on Spaces. Where GPUs are lent per call, the model must be loaded here, before the app is launched.
+SPACE = load_space()
 
 
 def open_session(on_event: Callable[[Event], None]) -> Session:
@@ -24,7 +27,10 @@ def open_session(on_event: Callable[[Event], None]) -> Session:
 def main() -> None:
     """Serve until interrupted."""
     logging.basicConfig(level=logging.WARNING)
-    launch(open_session, on_ready=print)
+    if SPACE is not None:
+        serve_space(SPACE)
+    else:
+        launch(open_session, on_ready=print)
 
 
 if __name__ == "__main__":

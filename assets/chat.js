@@ -298,7 +298,7 @@ two events, `act` for what is done at once and `answer` for what makes the model
       clearTimeout(pending);
       pending = setTimeout(() => state.now.is_busy || act("measure"), 400);
     });
-    act("start", { chat: sessionStorage.getItem("eagle-chat") });
+    act("start", { chat: sessionStorage.getItem("eagle-chat"), kept: keptHere() });
   }
 
   function take(value) {
@@ -426,6 +426,7 @@ two events, `act` for what is done at once and `answer` for what makes the model
     if (!value || !value.items) return;
     const isNewDownload = value.download && value.download !== state.list.download;
     state.list = value;
+    if (value.kept) keepHere(value.kept);
     if (isNewDownload) download(value.download);
     const list = $("#chat-list");
     if (!list) return;
@@ -440,7 +441,7 @@ two events, `act` for what is done at once and `answer` for what makes the model
       parts[parts.length - 1].append(entry(item, value.current));
     }
     if (value.n_more) parts.push(make("p", { class: "muted", text: `${value.n_more} older chats: search to find them.` }));
-    if (!parts.length) parts.push(make("p", { class: "muted", text: value.query ? "No chat holds these words." : `Your chats appear here. ${value.is_kept ? "They stay on this machine." : "They end with this page: export what matters."}` }));
+    if (!parts.length) parts.push(make("p", { class: "muted", text: value.query ? "No chat holds these words." : `Your chats appear here. ${value.is_kept ? "They stay on this machine." : value.kept ? "This browser keeps them, nobody else." : "They end with this page: export what matters."}` }));
     list.replaceChildren(...parts);
     if (focused) $(`#chat-list [data-id="${focused}"] .open`)?.focus();
   }
@@ -526,6 +527,30 @@ two events, `act` for what is done at once and `answer` for what makes the model
       /* a browser that keeps nothing */
     }
   };
+  /* Where strangers share the app this browser keeps the chats, one entry each, and the server forgets them. */
+  const KEPT = "eagle-kept:";
+
+  function keptHere() {
+    const kept = {};
+    try {
+      for (const key of Object.keys(localStorage)) {
+        if (key.startsWith(KEPT)) kept[key.slice(KEPT.length)] = localStorage.getItem(key);
+      }
+    } catch {
+      /* a browser that keeps nothing */
+    }
+    return kept;
+  }
+
+  function keepHere({ put, drop }) {
+    try {
+      for (const id of drop) localStorage.removeItem(KEPT + id);
+      for (const [id, text] of Object.entries(put)) localStorage.setItem(KEPT + id, text);
+    } catch {
+      say("This browser keeps no more chats: delete some, or export them");
+    }
+  }
+
   const remembered = (name, usual) => !isNarrow() && (stored(`eagle-${name}`) ?? String(usual)) === "true";
 
   function setDrawer(name, isOpen, isChoice = false) {

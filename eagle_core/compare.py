@@ -264,6 +264,7 @@ __all__ = [
     "WARMUP_TOKENS",
     "Lane",
     "Moment",
+    "OnProgress",
     "Race",
     "RaceSession",
     "Setup",

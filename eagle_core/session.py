@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from eagle_core import templates
+from eagle_core.chat_text import ChatText
 from eagle_core.config import DraftConfig, GenerationConfig, HeadDType, LoadConfig
 from eagle_core.differences import Difference
 from eagle_core.drafters.base import Drafter
@@ -111,7 +112,7 @@ class Session:
         head_dtype: HeadDType = "auto",
         chat_template: str | None = None,
     ) -> None:
-        self._template = templates.named(chat_template) if chat_template is not None else None
+        self._text = ChatText(base.tokenizer, chat_template, base.name)
         self._tokenizer: Any = base.tokenizer
         feature_layers = head.feature_layers if head is not None else ()
         self._target = Target(base.model, base.context_length, feature_layers)
@@ -153,8 +154,7 @@ class Session:
             head_dtype=head_dtype_name(head, head_dtype) if head is not None else None,
         )
         with suppress(NoChatTemplate):  # said when a chat is to be answered
-            name = self._chosen_template().name
-            self.info = dataclasses.replace(self.info, chat_template=name)
+            self.info = dataclasses.replace(self.info, chat_template=self._text.template.name)
 
     @classmethod
     def open(cls, config: LoadConfig, on_event: Callable[[Event], None] | None = None) -> Session:
@@ -200,8 +200,7 @@ class Session:
 
         Raises: ConfigError when there is no such template.
         """
-        self._template = templates.named(name)
-        self.info = dataclasses.replace(self.info, chat_template=self._template.name)
+        self.info = dataclasses.replace(self.info, chat_template=self._text.use_template(name))
 
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:
         """Token ids of a chat, ready for the answer.
@@ -209,31 +208,15 @@ class Session:
         A last message of the assistant is an answer to be continued: its text is the answer's beginning.
         Raises: NoChatTemplate when the model has none; ConfigError when it refuses these messages.
         """
-        return self._encode_chat(messages)[0]
-
-    def _encode_chat(self, messages: Sequence[Message]) -> tuple[list[int], tuple[str, ...]]:
-        """Token ids of a chat, and what was changed to make the template take it."""
-        turns = [{"role": str(m["role"]), "content": m["content"]} for m in messages]
-        is_continued = bool(turns) and turns[-1]["role"] == "assistant"
-        beginning = turns.pop()["content"] if is_continued else ""
-        rendered = templates.render(self._tokenizer, self._chosen_template(), turns)
-        ids = list(self._tokenizer(rendered.text + beginning, add_special_tokens=False).input_ids)
-        return ids, rendered.notices
+        return self._text.encode(messages)[0]
 
     def count_tokens(self, messages: Sequence[Message]) -> int:
         """Tokens of a chat in its template. Raises as :meth:`encode_chat` does."""
         return len(self.encode_chat(messages))
 
-    def _chosen_template(self) -> templates.Template:
-        has_own = getattr(self._tokenizer, "chat_template", None) is not None
-        return templates.choose(self._template, has_own, self.info.base)
-
     def token_text(self, token_id: int) -> str:
         """One token for the eye; bytes that are no whole character are shown in the vocabulary's spelling."""
-        text = str(self._tokenizer.decode([token_id]))
-        if "\ufffd" in text or not text:
-            return str(self._tokenizer.convert_ids_to_tokens(token_id))
-        return text
+        return self._text.token_text(token_id)
 
     def chat(
         self,
@@ -245,7 +228,7 @@ class Session:
     ) -> Iterator[Event]:
         """Answer a chat; see :meth:`generate`. What had to be changed for the template is said first."""
         try:
-            prompt_ids, notices = self._encode_chat(messages)
+            prompt_ids, notices = self._text.encode(messages)
         except EagleError as error:
             yield Failed.of(error)
             return

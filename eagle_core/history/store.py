@@ -42,7 +42,7 @@ class HistoryStore(Protocol):
 
     def create(self, system_prompt: str = "", title: str = "") -> Conversation: ...
 
-    def add(self, conversation: Conversation) -> Conversation: ...
+    def add(self, conversation: Conversation, keeps_id: bool = False) -> Conversation: ...
 
     def append(
         self, conversation: Conversation, parent: str | None, role: Role, text: str,
@@ -151,11 +151,14 @@ class SqliteHistory:
         """A new, empty conversation."""
         return self.add(Conversation("", title, system_prompt=system_prompt))
 
-    def add(self, conversation: Conversation) -> Conversation:
-        """Keep a copy under new ids, for an import or a branch. Times that are 0 become now."""
+    def add(self, conversation: Conversation, keeps_id: bool = False) -> Conversation:
+        """Keep a copy under new ids, for an import or a branch. Times that are 0 become now.
+
+        Args: keeps_id: the conversation comes back, under the id that it had; its messages get new ones.
+        """
         now_s = time.time()
         ids = {message.id: new_id() for message in conversation.messages}
-        copy_id = new_id()
+        copy_id = conversation.id if keeps_id else new_id()
         with self._writing() as connection:
             connection.execute(
                 "INSERT INTO conversations VALUES (?, ?, ?, ?, ?, ?, ?, ?, 1)",

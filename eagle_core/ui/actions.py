@@ -90,6 +90,15 @@ class Actions:
         notice = (
             render.notice_html("warning", ask.room.saved.notice) if ask.room.saved.notice else None
         )
+        if ask.room.copies is not None and not ask.room.saved.search():
+            n_wrong = ask.room.copies.restore(ask.room.saved, ask.data.get("kept"))
+            if n_wrong:
+                chats = "1 chat" if n_wrong == 1 else f"{n_wrong} chats"
+                notice = render.notice_html(
+                    "warning",
+                    f"{chats} of this browser could not be read.",
+                    "The others are listed.",
+                )
         if ask.data.get("chat") and ask.room.conversation is None:
             try:
                 return self.open(ask)

@@ -24,6 +24,7 @@ from eagle_core.ui.compare import build_compare
 from eagle_core.ui.models_page import ModelsHandlers, OpenModel, build_models
 from eagle_core.ui.pace import QuietBlocks
 from eagle_core.ui.rooms import Rooms
+from eagle_core.ui.shared import Limits
 
 logger = logging.getLogger(__name__)
 
@@ -107,6 +108,7 @@ def serve(
     settings: LoadConfig | None = None,
     auth: Credentials | None = None,
     routes: Sequence[BaseRoute] = (),
+    limits: Limits | None = None,
 ) -> Running:
     """Serve the page in threads of its own.
 
@@ -121,21 +123,24 @@ def serve(
         settings: how the first one is loaded; what is no property of that model holds for the others.
         auth: user and password that every request must bring; None: no login.
         routes: more addresses to answer.
+        limits: what strangers may ask for on a Space, None on a machine of one's own. With limits the chats
+            are kept in each visitor's browser.
 
     Raises: ConfigError when nothing can listen on ``host``.
     """
-    slot, rooms = SessionSlot(None if callable(session) else session), Rooms(stores(host, history))
+    slot = SessionSlot(None if callable(session) else session)
+    rooms = Rooms(stores(host, history), keeps_in_browser=limits is not None)
     free_port(host, port or DEFAULT_PORT)  # a wrong host is said before a model is loaded
     if callable(session):
         slot.open_in_background(session)
-    app = build_page(slot, rooms, open_model, settings, host in page.LOOPBACK)
+    app = build_page(slot, rooms, open_model, settings, host in page.LOOPBACK, limits)
     keep_proxies_off_loopback()
     try:
         listen(
             app,
             host,
             port or DEFAULT_PORT,
-            middleware=page.middleware(host, auth),
+            middleware=page.middleware(host, auth) if limits is None else page.space_middleware(),
             routes=[rooms.paces.route(), *routes],
         )
     except BaseException:
@@ -216,11 +221,17 @@ def build_page(
     open_model: OpenModel,
     settings: LoadConfig | None = None,
     can_change: bool = True,
+    limits: Limits | None = None,
 ) -> gr.Blocks:
-    """The app's pages. Args: can_change: whether who sees them may change what is loaded."""
+    """The app's pages.
+
+    Args:
+        can_change: whether who sees them may change what is loaded.
+        limits: what strangers may ask for, told on the page.
+    """
     app = QuietBlocks(title=TITLE, analytics_enabled=False, fill_height=True)
     with app:
-        build_chat(slot, rooms, app)
+        build_chat(slot, rooms, app, limits)
     with app.route("Compare", "/compare", show_in_navbar=False):
         races = build_compare(slot, app)
     models = ModelsHandlers(
@@ -228,7 +239,8 @@ def build_page(
     )
     with app.route("Models", "/models", show_in_navbar=False):
         build_models(models, app)
-    app.queue(default_concurrency_limit=MAX_OPEN_REQUESTS)
+    most = limits.max_waiting if limits is not None else None
+    app.queue(default_concurrency_limit=MAX_OPEN_REQUESTS, max_size=most)
     return app
 
 

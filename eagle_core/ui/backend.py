@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from eagle_core.compare import RaceSession
+from eagle_core.compare import OnProgress, Race, RaceSession, Setup, run_races
 from eagle_core.errors import EagleError
 from eagle_core.events import DownloadProgress, Event, LoadProgress
 from eagle_core.machine import give_back_memory
@@ -42,6 +42,34 @@ class ChatSession(RaceSession, Protocol):
     def close(self) -> None:
         """Free the model."""
         ...
+
+
+@runtime_checkable
+class RacesItself(Protocol):
+    """A session that runs races its own way."""
+
+    def races(
+        self,
+        prompts: Sequence[str],
+        setups: Sequence[Setup],
+        cancel: threading.Event,
+        on_progress: OnProgress,
+    ) -> Iterator[Race]:
+        """As :func:`eagle_core.compare.run_races`."""
+        ...
+
+
+def races_of(
+    session: ChatSession,
+    prompts: Sequence[str],
+    setups: Sequence[Setup],
+    cancel: threading.Event,
+    on_progress: OnProgress,
+) -> Iterator[Race]:
+    """Races on a session, its own way if it has one."""
+    if isinstance(session, RacesItself):
+        return session.races(prompts, setups, cancel, on_progress)
+    return run_races(session, prompts, setups, cancel, on_progress)
 
 
 OnEvent = Callable[[Event], None]
@@ -186,4 +214,4 @@ class SessionSlot:
             self.opening = Opening(event.message)
 
 
-__all__ = ["ChatSession", "OpenSession", "Opening", "SessionSlot"]
+__all__ = ["ChatSession", "OpenSession", "Opening", "RacesItself", "SessionSlot", "races_of"]

@@ -13,6 +13,7 @@ from eagle_core.ui.backend import ChatSession, SessionSlot
 from eagle_core.ui.controls import Panel, build_controls
 from eagle_core.ui.handlers import EXAMPLES, Handlers
 from eagle_core.ui.rooms import Rooms
+from eagle_core.ui.shared import Limits
 
 # The engine takes one request at a time; those that wait run their handlers, which show their place.
 MAX_OPEN_REQUESTS = 32
@@ -44,8 +45,10 @@ ON_BAR = "window.eaglePage.bar(element);"
 ON_CHATS = "window.eaglePage.chats(element, () => props.value, (then) => watch('value', then));"
 
 
-def build_chat(slot: SessionSlot, rooms: Rooms, app: gr.Blocks) -> None:
-    """Lay out the page inside the current blocks and wire its events."""
+def build_chat(
+    slot: SessionSlot, rooms: Rooms, app: gr.Blocks, limits: Limits | None = None
+) -> None:
+    """Lay out the page inside the current blocks and wire its events; ``limits`` are told if there are."""
     handlers = Handlers(slot, rooms)
     actions = Actions(handlers)
     session = slot.session
@@ -62,6 +65,8 @@ def build_chat(slot: SessionSlot, rooms: Rooms, app: gr.Blocks) -> None:
             html_template=view_switch(), js_on_load="window.eagleChat.bindViews(element)",
             elem_id="views",
         )  # fmt: skip
+        if limits is not None:
+            gr.Markdown(limits.words, elem_id="limits", elem_classes="muted")
         chat = chat_component()
         gr.HTML(html_template='<div class="tokens"></div>', js_on_load="", elem_id="tokens")
         status = gr.HTML(render.status_html(None) if session else "", elem_id="status")

@@ -11,6 +11,7 @@ import logging
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Sequence
+from contextvars import copy_context
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,12 @@ import gradio as gr
 
 from eagle_core.assets import asset_path
 from eagle_core.bench.prompts import load_questions
-from eagle_core.compare import Race, Setup, run_races
+from eagle_core.compare import Race, Setup
 from eagle_core.config import DraftConfig, GenerationConfig, TreeConfig
 from eagle_core.errors import ConfigError, EagleError
 from eagle_core.transcript import Transcript
 from eagle_core.ui import render
-from eagle_core.ui.backend import ChatSession, SessionSlot
+from eagle_core.ui.backend import ChatSession, SessionSlot, races_of
 from eagle_core.ui.controls import make_control, specs
 from eagle_core.ui.frames import error_notice
 from eagle_core.ui.races import DRAFTERS, races_data, report_html
@@ -59,7 +60,10 @@ class Runner:
         self.error: EagleError | None = None
         self.place, self.transcript = 0, Transcript()
         self._session, self._prompts, self._setups = session, prompts, setups
-        self._thread = threading.Thread(target=self._run, name="race", daemon=True)
+        # A shared GPU is asked for in the name of the visitor whose request this is.
+        self._thread = threading.Thread(
+            target=copy_context().run, args=(self._run,), name="race", daemon=True
+        )
 
     def start(self) -> None:
         """Start."""
@@ -84,7 +88,7 @@ class Runner:
 
     def _run(self) -> None:
         try:
-            for race in run_races(
+            for race in races_of(
                 self._session, self._prompts, self._setups, self.cancel, self._on_progress
             ):
                 self.races = (*self.races, race)

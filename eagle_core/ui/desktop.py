@@ -13,6 +13,7 @@ import secrets
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from starlette.requests import Request
@@ -55,7 +56,7 @@ def load_toolkit() -> Any:
     try:
         importlib.import_module("webview.guilib").initialize()
     except Exception as error:
-        hint = 'pip install "pywebview[qt]", or install GTK (python3-gi and gir1.2-webkit2-4.1 on Debian)'
+        hint = 'install GTK (on Debian python3-gi and gir1.2-webkit2-4.1), or pip install "pywebview[qt]"'
         raise ConfigError(
             "the window finds no toolkit to draw with",
             got=str(error),
@@ -71,6 +72,7 @@ class Window:
         self._webview = webview
         self._is_minimized = False
         webview.settings["ALLOW_DOWNLOADS"] = True
+        repair_dialogs()
         self.native = webview.create_window(
             TITLE, url, width=SIZE[0], height=SIZE[1], min_size=SMALLEST, text_select=True, zoomable=True
         )  # fmt: skip
@@ -97,6 +99,19 @@ class Window:
 
     def _restored(self) -> None:
         self._is_minimized = False
+
+
+def repair_dialogs() -> None:
+    """Let files be saved with GTK where the user has no download folder; pywebview 6.2 fails there."""
+    gtk: Any = sys.modules.get("webview.platforms.gtk")
+    if gtk is None:
+        return
+    original = gtk.BrowserView.create_file_dialog
+
+    def with_folder(view: Any, kind: Any, folder: str | None, *rest: Any) -> Any:
+        return original(view, kind, folder or str(Path.home()), *rest)
+
+    gtk.BrowserView.create_file_dialog = with_folder
 
 
 def run_window(

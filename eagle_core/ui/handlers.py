@@ -130,7 +130,10 @@ class Handlers:
 
     def library(self, room: Room) -> dict[str, Any]:
         """The list of conversations. Raises: HistoryError."""
-        return view.library_state(room, room.saved.search(room.query))
+        state = view.library_state(room, room.saved.search(room.query))
+        if room.copies is not None:
+            state["kept"] = room.copies.changes(room.saved)
+        return state
 
     def library_if_any(self, room: Room) -> dict[str, Any] | None:
         """The list, or None when it cannot be read: an answer goes on without it."""

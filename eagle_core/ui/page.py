@@ -31,6 +31,10 @@ CONTENT_POLICY = "; ".join(
         "frame-ancestors 'none'",
     )
 )
+# A Space is shown in a frame of the Hub's page.
+SPACE_POLICY = CONTENT_POLICY.replace(
+    "frame-ancestors 'none'", "frame-ancestors https://huggingface.co https://*.hf.space"
+)
 STYLES = ("ui.css", "tokens.css", "chat.css", "race.css", "compare.css", "models.css")
 # In this order: each uses what those before it define.
 SCRIPTS = ("calm.js", "align.js", "color.js", "tokens.js", "overlay.js", "chat.js", "race.js")
@@ -48,8 +52,10 @@ MONO_FONTS = [
 class SecurityHeaders:
     """ASGI middleware that adds the content policy and its companions to every response."""
 
-    def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]]) -> None:
-        self.app = app
+    def __init__(
+        self, app: Callable[[Scope, Receive, Send], Awaitable[None]], policy: str = CONTENT_POLICY
+    ) -> None:
+        self.app, self._policy = app, policy.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on; add the headers when the response starts."""
@@ -58,7 +64,7 @@ class SecurityHeaders:
             if message["type"] == "http.response.start":
                 message["headers"] = [
                     *message.get("headers", []),
-                    (b"content-security-policy", CONTENT_POLICY.encode()),
+                    (b"content-security-policy", self._policy),
                     (b"referrer-policy", b"no-referrer"),
                     (b"x-content-type-options", b"nosniff"),
                 ]
@@ -78,9 +84,17 @@ def middleware(host: str, auth: Credentials | None = None) -> list[Middleware]:
         names = ["*"]
     return [
         Middleware(TrustedHostMiddleware, allowed_hosts=names),
-        Middleware(SecurityHeaders),
+        Middleware(SecurityHeaders, policy=CONTENT_POLICY),
         Middleware(SameOrigin),
         *([Middleware(Login, credentials=auth)] if auth is not None else []),
+    ]
+
+
+def space_middleware() -> list[Middleware]:
+    """The same for a Space: anybody may come, by a proxy that checks names, and inside the Hub's frame."""
+    return [
+        Middleware(SecurityHeaders, policy=SPACE_POLICY),
+        Middleware(SameOrigin),
     ]
 
 
@@ -109,4 +123,12 @@ def text_of(name: str) -> str:
     return asset_path(name).read_text(encoding="utf-8")
 
 
-__all__ = ["CONTENT_POLICY", "LOOPBACK", "SecurityHeaders", "head", "middleware", "theme"]
+__all__ = [
+    "CONTENT_POLICY",
+    "LOOPBACK",
+    "SecurityHeaders",
+    "head",
+    "middleware",
+    "space_middleware",
+    "theme",
+]

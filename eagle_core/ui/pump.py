@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextvars import copy_context
 
 from eagle_core.events import Event, Failed
 from eagle_core.transcript import Transcript
@@ -19,7 +20,10 @@ class Pump:
         self.transcript = Transcript()
         self._open_stream = open_stream
         self._is_done = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="answer", daemon=True)
+        # A shared GPU is asked for in the name of the visitor whose request this is.
+        self._thread = threading.Thread(
+            target=copy_context().run, args=(self._run,), name="answer", daemon=True
+        )
 
     @property
     def is_done(self) -> bool:

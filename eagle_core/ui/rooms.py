@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from eagle_core.history import Conversation, HistoryStore, SqliteHistory
 from eagle_core.ui.attachments import Attachment, with_attachments
+from eagle_core.ui.copies import BrowserCopies
 from eagle_core.ui.pace import Paces
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class Room:
     ``saved`` keeps chats; a private chat has a store of its own that nothing else sees and nothing writes.
     ``n_left_out`` messages of the conversation were not sent, because the context is full.
     ``knows_greedy``: it was told that temperature 0 gives the same answer again.
+    ``copies``: its browser keeps the chats.
     """
 
     saved: HistoryStore
@@ -45,6 +47,7 @@ class Room:
     knows_greedy: bool = False
     n_left_out: int = 0
     query: str = ""
+    copies: BrowserCopies | None = None
 
     @property
     def store(self) -> HistoryStore:
@@ -103,12 +106,16 @@ def messages_of(turns: list[Turn], system_prompt: str) -> list[Message]:
 class Rooms:
     """The rooms by tab id, the longest unused dropped beyond ``MAX_ROOMS``.
 
-    Args: store_for_tab: gives a new tab the place where its chats are kept; one and the same on a machine of
-        one's own, one for each tab where strangers share the app.
+    Args:
+        store_for_tab: gives a new tab the place where its chats are kept; one and the same on a machine of
+            one's own, one for each tab where strangers share the app.
+        keeps_in_browser: that place is forgotten, and each tab's browser has a copy.
     """
 
-    def __init__(self, store_for_tab: Callable[[], HistoryStore]) -> None:
-        self._store_for_tab = store_for_tab
+    def __init__(
+        self, store_for_tab: Callable[[], HistoryStore], keeps_in_browser: bool = False
+    ) -> None:
+        self._store_for_tab, self._keeps_in_browser = store_for_tab, keeps_in_browser
         self.paces = Paces()
         self._rooms: OrderedDict[str, Room] = OrderedDict()
         self._lock = threading.Lock()
@@ -118,7 +125,8 @@ class Rooms:
         with self._lock:
             room = self._rooms.get(tab)
             if room is None:
-                room = self._rooms[tab] = Room(self._store_for_tab())
+                copies = BrowserCopies() if self._keeps_in_browser else None
+                room = self._rooms[tab] = Room(self._store_for_tab(), copies=copies)
             self._rooms.move_to_end(tab)
             idle = [key for key, other in self._rooms.items() if not other.is_busy and key != tab]
             for key in idle[: max(len(self._rooms) - MAX_ROOMS, 0)]:

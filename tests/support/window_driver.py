@@ -42,6 +42,7 @@ class Session(FakeSession):
 def use(window: Any, seen: dict[str, Any]) -> None:
     """Chat, keep something, save a chat to a file, start a second time, close."""
     try:
+        assert window.events.loaded.wait(PATIENCE_S)
         wait(lambda: window.evaluate_js("!!document.querySelector('#box textarea:enabled')"))
         seen["kept before"] = window.evaluate_js("localStorage.getItem('probe')")
         window.evaluate_js("localStorage.setItem('probe', 'kept')")

@@ -45,7 +45,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("overview", "work"),
     ("drafters", "guard", "selftest", "head_files"),
     ("engine",),
-    ("testing", "text", "loading_head", "rounding"),
+    ("testing", "text", "chat_text", "loading_head", "rounding"),
     ("loading", "stops"),
     ("session", "machine"),
     ("bench", "train", "certificate", "compare"),
