@@ -14,12 +14,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from gguf import GGMLQuantizationType, GGUFReader
 
 from eagle_core.errors import CheckpointMismatch, ModelError, OutOfMemory
+
+if TYPE_CHECKING:
+    import torch
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +78,8 @@ def read_info(path: Path) -> GgufInfo:
 
 def dtype_of(types: set[GGMLQuantizationType]) -> torch.dtype:
     """The dtype a file's tensor types are converted to; the norms are F32 in every file."""
+    import torch
+
     plain = types - {GGMLQuantizationType.F32}
     if not plain:
         return torch.float32
@@ -90,7 +94,8 @@ def convert(path: Path, folder: Path, source: Mapping[str, Any]) -> None:
     Raises: CheckpointMismatch for a damaged file, ModelError for an architecture that transformers does
         not read from GGUF, OutOfMemory.
     """
-    from transformers import AutoModelForCausalLM, AutoTokenizer  # slow to import
+    import torch  # slow to import, as the next
+    from transformers import AutoModelForCausalLM, AutoTokenizer
 
     info = read_info(path)
     where = {"gguf_file": path.name, "local_files_only": True, "trust_remote_code": False}

@@ -276,7 +276,9 @@ def check_report(folder: Path, report: Mapping[str, Any]) -> None:
             hint="fetch the model again; the weights and config.json must be of one model",
         )
     if report.get("unexpected_keys"):
-        logger.info("unused tensors in %s: %s", folder, some(sorted(report["unexpected_keys"])))
+        logger.info(
+            "unused tensors in %s: %s", folder.name, some(sorted(report["unexpected_keys"]))
+        )
 
 
 def some(names: list[str], limit: int = 4) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from eagle_core import catalog, convert_gguf, hub
+from eagle_core import catalog, convert_gguf, hub, templates
 from eagle_core.config import LoadConfig
 from eagle_core.default_model import fetch_default_model
 from eagle_core.errors import CheckpointMismatch, ModelNotFound
@@ -48,11 +48,39 @@ def base_folder(
         return converted_gguf(path, on_event)
     if path.is_dir():
         return path
-    if not HUB_ID.fullmatch(name):
-        if len(path.parts) > 1:
-            raise missing_path(path, "a folder with config.json and safetensors, or a .gguf file")
-        catalog.find(name)  # raises, with near matches
+    check_hub_id(name)
     return hub_folder(name, ("*",), on_event, config.offline, check)
+
+
+def check_names(config: LoadConfig) -> None:
+    """See whether base, head and template can be what they are called, before anything slow is imported.
+
+    Raises: ModelNotFound with near matches, or for a path that is not there; ConfigError for the template.
+    """
+    if config.chat_template is not None:
+        templates.named(config.chat_template)
+    path = Path(config.base).expanduser()
+    is_file = path.suffix.lower() == ".gguf"
+    if is_file and not path.is_file():
+        raise missing_path(path, "a .gguf file")
+    if catalog.lookup(config.base) is None and not is_file and not path.is_dir():
+        check_hub_id(config.base)
+    if config.head is not None and not HUB_ID.fullmatch(config.head):
+        head = Path(config.head).expanduser()
+        if not head.is_dir():
+            raise missing_path(
+                head, "a folder with config.json and the head's weights, or a Hub id"
+            )
+
+
+def check_hub_id(name: str) -> None:
+    """Raises: ModelNotFound for what is no Hub id, with near matches."""
+    if HUB_ID.fullmatch(name):
+        return
+    path = Path(name).expanduser()
+    if len(path.parts) > 1:
+        raise missing_path(path, "a folder with config.json and safetensors, or a .gguf file")
+    catalog.find(name)  # raises, with near matches
 
 
 def hub_folder(
@@ -176,6 +204,7 @@ __all__ = [
     "base_config",
     "base_folder",
     "check_first",
+    "check_names",
     "head_config",
     "head_folder",
     "read_json",

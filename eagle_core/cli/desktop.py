@@ -31,11 +31,12 @@ def run(args: argparse.Namespace) -> int:
     Raises: EagleError when there is nothing to draw it with.
     """
     load = read_config(args, LoadConfig)
+    open_session = opener(load)
     with only_instance() as is_only:
         if is_only:
             from eagle_core.ui.desktop import run_window
 
-            run_window(opener(load), load, say=write_line)
+            run_window(open_session, load, say=write_line)
         else:
             write_line(bring_forward())
     return 0

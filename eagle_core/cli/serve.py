@@ -7,10 +7,11 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from eagle_core.cli.console import write_line
+from eagle_core.cli.console import report_error, write_line
 from eagle_core.cli.flags import UsageError, add_config_flags, read_config
 from eagle_core.cli.stream import Progress
 from eagle_core.config import LoadConfig
+from eagle_core.errors import EagleError
 from eagle_core.events import Event
 
 if TYPE_CHECKING:
@@ -55,11 +56,12 @@ def run(args: argparse.Namespace) -> int:
     """Serve the page until Ctrl+C; the model loads behind it, and the page shows how far it is."""
     load = read_config(args, LoadConfig)
     auth = credentials(args.auth if args.auth is not None else os.environ.get(AUTH_VARIABLE))
+    open_session = opener(load)
     from eagle_core.ui.access import Credentials
     from eagle_core.ui.app import launch
 
     launch(
-        opener(load),
+        open_session,
         host=args.host,
         port=args.port,
         open_browser=not args.no_browser,
@@ -89,7 +91,13 @@ def credentials(text: str | None) -> tuple[str, str] | None:
 
 
 def opener(load: LoadConfig) -> Callable[[Callable[[Event], None]], Session]:
-    """What opens the model and shows its progress in the terminal, too; torch is imported only then."""
+    """What opens the model and shows its progress in the terminal, too; torch is imported only then.
+
+    Raises: EagleError when the model cannot be what it is called.
+    """
+    from eagle_core.sources import check_names
+
+    check_names(load)
     progress = Progress()
 
     def open_session(on_event: Callable[[Event], None]) -> Session:
@@ -101,6 +109,10 @@ def opener(load: LoadConfig) -> Callable[[Callable[[Event], None]], Session]:
 
         try:
             return Session.open(load, show)
+        except EagleError as error:  # the page says it, too
+            progress.close()
+            report_error(error, as_json=False)
+            raise
         finally:
             progress.close()
 

@@ -128,6 +128,9 @@ def open_session(config: LoadConfig, progress: Progress) -> Session:
 
     Raises: EagleError.
     """
+    from eagle_core.sources import check_names
+
+    check_names(config)
     from eagle_core.session import Session
 
     try:

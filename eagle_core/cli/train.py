@@ -81,13 +81,13 @@ def run_collect(args: argparse.Namespace) -> int:
 
     Raises: EagleError.
     """
+    config, load = read_config(args, CollectConfig), read_config(args, LoadConfig)
     from eagle_core.heads.eagle3 import default_feature_layers
     from eagle_core.train.dataset import extract_features
 
-    config = read_config(args, CollectConfig)
     out = Path(args.out)
     progress = Progress()
-    session = open_session(read_config(args, LoadConfig), progress)
+    session = open_session(load, progress)
     conversations = _conversations(args, config, session, out, progress)
     conversations.save(out / CONVERSATIONS_NAME)
     target = session.target
@@ -153,6 +153,7 @@ def run_fit(args: argparse.Namespace) -> int:
 
     Raises: EagleError.
     """
+    config, load = read_config(args, FitConfig), read_config(args, LoadConfig)
     from tqdm import tqdm
 
     from eagle_core.loading import load_base
@@ -161,9 +162,7 @@ def run_fit(args: argparse.Namespace) -> int:
     from eagle_core.train.fit import Trainer
     from eagle_core.train.plot import write_training_plot
 
-    config = read_config(args, FitConfig)
     data, out = FeatureFolder(Path(args.data)), Path(args.out)
-    load = read_config(args, LoadConfig)
     base = load_base(load, Progress())
     check_data_fits(data.meta, load.base, base.model.config.get_text_config().hidden_size)
     model: Any = base.model
@@ -262,13 +261,14 @@ def run_eval(args: argparse.Namespace) -> int:
     Returns: 0, or 1 when an answer failed.
     Raises: EagleError.
     """
+    generation, draft = read_config(args, GenerationConfig), read_draft_config(args)
+    load = read_config(args, LoadConfig)
     from eagle_core.bench.acceptance import measure_acceptance, summarize_acceptance
     from eagle_core.bench.prompts import evenly_spaced, load_questions
 
     questions = evenly_spaced(load_questions(Path(args.prompts)), args.limit)
-    generation, draft = read_config(args, GenerationConfig), read_draft_config(args)
     progress = Progress()
-    session = open_session(read_config(args, LoadConfig), progress)
+    session = open_session(load, progress)
     rows = []
     for row in measure_acceptance(session, questions, generation, draft):
         rows.append(row)

@@ -257,7 +257,7 @@ def stores(host: str, history: HistoryStore | None) -> Callable[[], HistoryStore
     try:
         kept = open_history()
     except HistoryError as error:
-        logger.error("%s", error)
+        logger.error("chats are not kept this time: %s", error.code)
         kept = SqliteHistory(None)
         kept.notice = f"Chats are not kept this time: {error}"
     return lambda: kept

@@ -187,7 +187,8 @@ class SessionSlot:
         try:
             session = open_session(self._on_event)
         except EagleError as error:
-            logger.error("the session could not be opened: %s", error)
+            # The page and the terminal say more; a log gets no paths.
+            logger.error("the session could not be opened: %s", error.code)
             self.opening = Opening(error.message, hint=error.hint, has_failed=True)
             return
         except Exception as error:  # the session's boundary: the page must say what happened

@@ -140,7 +140,7 @@ class Handlers:
         try:
             return self.library(room)
         except HistoryError as error:
-            logger.warning("the chats could not be listed: %s", error)
+            logger.warning("the chats could not be listed: %s", error.code)
             return None
 
     async def _checked_answer(
