@@ -91,11 +91,11 @@ def middleware(host: str, auth: Credentials | None = None) -> list[Middleware]:
 
 
 def space_middleware() -> list[Middleware]:
-    """The same for a Space: anybody may come, by a proxy that checks names, and inside the Hub's frame."""
-    return [
-        Middleware(SecurityHeaders, policy=SPACE_POLICY),
-        Middleware(SameOrigin),
-    ]
+    """The same for a Space: anybody may come, by a proxy with names of its own, and inside the Hub's frame.
+
+    Nothing there belongs to one visitor that a page of another site could use: no login, no cookie, no file.
+    """
+    return [Middleware(SecurityHeaders, policy=SPACE_POLICY)]
 
 
 def theme() -> gr.themes.Base:

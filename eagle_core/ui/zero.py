@@ -16,6 +16,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gradio as gr
@@ -104,7 +105,7 @@ class Pair:
         self.load, self.base = load, load_base(load)
         source = head_source(load)
         self.head = load_head(source, self.base.model) if source is not None else None
-        self.head_name = os.path.basename(str(source)) if source is not None else None
+        self.head_name = Path(source).name if source is not None else None
         self.text = ChatText(self.base.tokenizer, load.chat_template, self.base.name)
         self._session: Session | None = None
         self._pid = os.getpid()
@@ -252,7 +253,7 @@ class ZeroSession:
     def forget(self) -> None:
         """Nothing is cached between calls on this side."""
 
-    def explain_difference(self, *_: Any) -> Difference | None:
+    def explain_difference(self, *_: Any, **__: Any) -> Difference | None:
         """Raises: ConfigError always: differences are explained inside the call that found them."""
         raise ConfigError("there is no GPU outside a call", hint="compare on the Compare page")
 
