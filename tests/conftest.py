@@ -58,7 +58,7 @@ def _no_network(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(socket.socket, name, guarded)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def _gradio_cleans_up() -> Iterator[None]:
     """Gradio leaves sockets and event loops of a closed server to the collector, which warns of each."""
     yield

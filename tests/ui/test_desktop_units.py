@@ -25,6 +25,9 @@ from tests.support.fake_session import FakeSession
 
 pytestmark = [
     pytest.mark.usefixtures("_gradio_cleans_up"),
+    # Sockets and event loops that Gradio leaves to the collector.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
 

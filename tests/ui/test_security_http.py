@@ -23,6 +23,9 @@ from tests.ui.test_ui_units import DEFAULTS
 
 pytestmark = [
     pytest.mark.usefixtures("_gradio_cleans_up"),
+    # Sockets and event loops that Gradio leaves to the collector.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
 SECRET = "xyzzy-the-users-own-words"

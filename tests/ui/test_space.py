@@ -41,6 +41,9 @@ HELLO: list[Any] = [{"role": "user", "content": "the cat sat"}]
 
 pytestmark = [
     pytest.mark.usefixtures("_gradio_cleans_up"),
+    # Sockets and event loops that Gradio leaves to the collector.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     # Newer Pythons warn of every fork in a process with threads, which is what ZeroGPU does.
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
