@@ -129,7 +129,9 @@ def serve(
     Raises: ConfigError when nothing can listen on ``host``.
     """
     slot = SessionSlot(None if callable(session) else session)
-    rooms = Rooms(stores(host, history), keeps_in_browser=limits is not None)
+    rooms = Rooms(stores(host, history))
+    if limits is not None:
+        rooms = Rooms(lambda: SqliteHistory(None), keeps_in_browser=True)
     free_port(host, port or DEFAULT_PORT)  # a wrong host is said before a model is loaded
     if callable(session):
         slot.open_in_background(session)

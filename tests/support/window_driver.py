@@ -28,6 +28,7 @@ TYPE = """(() => {
 ANSWERS = (
     "document.querySelectorAll(\"#chat .message.bot[data-footer]:not([data-footer=''])\").length"
 )
+CHATS = "document.querySelectorAll('#chat-list [data-id]').length"
 
 
 class Session(FakeSession):
@@ -46,11 +47,10 @@ def use(window: Any, seen: dict[str, Any]) -> None:
         wait(lambda: window.evaluate_js("!!document.querySelector('#box textarea:enabled')"))
         seen["kept before"] = window.evaluate_js("localStorage.getItem('probe')")
         window.evaluate_js("localStorage.setItem('probe', 'kept')")
-        seen["n_chats"] = window.evaluate_js(
-            "document.querySelectorAll('#chat-list [data-id]').length"
-        )
         window.evaluate_js(TYPE)
         wait(lambda: window.evaluate_js(ANSWERS))
+        wait(lambda: window.evaluate_js(CHATS))
+        seen["n_chats"] = window.evaluate_js(CHATS)
         seen["answer"] = window.evaluate_js(
             "document.querySelector('#chat .message.bot').innerText"
         )
@@ -85,8 +85,9 @@ def save_a_chat(window: Any, seen: dict[str, Any]) -> None:
 
     end = time.monotonic() + PATIENCE_S
     GLib.timeout_add(200, press)
-    window.evaluate_js("document.querySelector('#export-all').click()")
     saved = Path(os.environ["EAGLE_DATA"]) / "chats.json"
+    saved.unlink(missing_ok=True)
+    window.evaluate_js("document.querySelector('#export-all').click()")
     wait(lambda: saved.exists() and saved.stat().st_size)
     wait(lambda: is_json(saved))
     seen["n_saved"] = len(json.loads(saved.read_text(encoding="utf-8"))["conversations"])

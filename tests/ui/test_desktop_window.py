@@ -69,7 +69,7 @@ def test_the_window_is_opened_used_closed_and_finds_its_things_again(
     assert "problem" not in first
     assert first["answer"].startswith("Hello")
     assert first["n_colored"] > 0
-    assert first["n_chats"] == 0
+    assert first["n_chats"] == 1
     code, said, complaint = first["second"]
     assert (code, complaint) == (0, "")
     assert said.endswith("its window comes to the front.\n")
@@ -81,4 +81,4 @@ def test_the_window_is_opened_used_closed_and_finds_its_things_again(
     again = open_and_use(display, tmp_path)
     assert "problem" not in again
     assert (first["kept before"], again["kept before"]) == (None, "kept")
-    assert again["n_chats"] == 1
+    assert again["n_chats"] == 2
