@@ -133,7 +133,8 @@ def test_the_window_shows_the_app_and_its_end_frees_everything(webview: StubWebv
         assert window.was_shown.wait(30)
 
     webview.on_start = use
-    desktop.run_window(lambda _: session, say=said.append)  # type: ignore[arg-type, return-value]
+    with instance.only_instance():
+        desktop.run_window(lambda _: session, say=said.append)  # type: ignore[arg-type, return-value]
     (window,) = webview.windows
     assert window.url == f"http://127.0.0.1:{desktop.PORT}/"
     assert b"EAGLE chat" in seen["page"]
@@ -203,7 +204,8 @@ def test_a_taken_port_is_told(
 ) -> None:
     monkeypatch.setattr(desktop, "PORT", taken_port)
     said: list[str] = []
-    desktop.run_window(lambda _: FakeSession(), say=said.append)  # type: ignore[arg-type, return-value]
+    with instance.only_instance():
+        desktop.run_window(lambda _: FakeSession(), say=said.append)  # type: ignore[arg-type, return-value]
     assert said == [
         f"Port {taken_port} is taken: what the pages keep, such as light or dark, is not found."
     ]
