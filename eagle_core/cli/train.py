@@ -225,7 +225,9 @@ def head_shape(config: FitConfig, base: Any, feature_layers: tuple[int, ...]) ->
             got="features after the last layer only",
             hint="run `eagle-chat train collect --arch eagle3`; --token-ids takes the conversations over",
         )
-    return eagle3_for_base(base, feature_layers, n_layers=n_layers, draft_vocab_size=n_scored)
+    return eagle3_for_base(
+        base, feature_layers, n_layers=n_layers, draft_vocab_size=n_scored, fc_norm=config.feature_norm
+    )  # fmt: skip
 
 
 def check_data_fits(meta: dict[str, Any], base: str, hidden_size: int) -> None:
