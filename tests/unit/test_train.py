@@ -18,7 +18,13 @@ from eagle_core.target import Target
 from eagle_core.testing import tiny_model, tiny_target
 from eagle_core.train.batches import epoch_batches, group_rows, make_batch
 from eagle_core.train.config import FitConfig
-from eagle_core.train.dataset import Conversations, FeatureFolder, Sequence, extract_features
+from eagle_core.train.dataset import (
+    CONVERSATIONS_NAME,
+    Conversations,
+    FeatureFolder,
+    Sequence,
+    extract_features,
+)
 from eagle_core.train.fit import START_CONFIDENCE, Trainer
 from eagle_core.train.losses import draft_losses, head_losses, unroll_mask, unrolled_predictions
 from eagle_core.train.plot import write_training_plot
@@ -229,6 +235,17 @@ def test_what_a_run_leaves_behind(data, tmp_path):
     assert data.token_counts(260)[head.draft_vocabulary].min() >= most_frequent
     write_training_plot(run.progress.history, tmp_path / "plot.png", run.config)
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_tokens_are_counted_in_all_conversations_while_shards_are_still_made(data):
+    counts = data.token_counts(260)
+    assert int(counts.sum()) == data.meta["n_response_tokens"]
+    conversations().save(data.folder / CONVERSATIONS_NAME)
+    for shard in data.shards[1:]:
+        shard.unlink()
+    assert torch.equal(FeatureFolder(data.folder).token_counts(260), counts)
+    (data.folder / CONVERSATIONS_NAME).unlink()
+    assert int(FeatureFolder(data.folder).token_counts(260).sum()) < int(counts.sum())
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
