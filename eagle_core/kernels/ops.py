@@ -24,8 +24,8 @@ _pointer, _int64 = ctypes.c_void_p, ctypes.c_int64
 _SIGNATURES = {
     "eagle_pack": (ctypes.c_int, *[_pointer] * 2, *[_int64] * 2, ctypes.c_int),
     "eagle_unpack": (ctypes.c_int, *[_pointer] * 2, *[_int64] * 2, ctypes.c_int),
-    "eagle_linear": (ctypes.c_int, *[_pointer] * 4, *[_int64] * 3, ctypes.c_int),
-    "eagle_gated_mlp": (ctypes.c_int, *[_pointer] * 5, *[_int64] * 4, ctypes.c_int),
+    "eagle_linear": (ctypes.c_int, *[_pointer] * 5, *[_int64] * 3, ctypes.c_int),
+    "eagle_gated_mlp": (ctypes.c_int, *[_pointer] * 6, *[_int64] * 4, ctypes.c_int),
     "eagle_rms_norm": (*[_pointer] * 3, *[_int64] * 2, ctypes.c_float),
     "eagle_run": (_pointer, *[_int64] * 2, _pointer, _int64, ctypes.c_int),
     "eagle_attention": (
@@ -105,7 +105,7 @@ def linear(inputs: Tensor, weight: PackedWeight, bias: Tensor | None = None) -> 
     out = inputs.new_empty(*inputs.shape[:-1], weight.n_out)
     _library().eagle_linear(
         weight.format, weight.address, inputs.data_ptr(),
-        None if bias is None else bias.data_ptr(), out.data_ptr(),
+        None if bias is None else bias.data_ptr(), None, out.data_ptr(),
         inputs.numel() // weight.n_in, weight.n_in, weight.n_out, torch.get_num_threads(),
     )  # fmt: skip
     if (recorder := active()) is not None:
@@ -137,8 +137,9 @@ def gated_mlp(inputs: Tensor, gate_up: PackedWeight, down: PackedWeight) -> Tens
     middle = inputs.new_empty(n_rows, down.n_in)
     out = inputs.new_empty(*inputs.shape[:-1], down.n_out)
     _library().eagle_gated_mlp(
-        gate_up.format, gate_up.address, down.address, inputs.data_ptr(), middle.data_ptr(),
-        out.data_ptr(), n_rows, gate_up.n_in, down.n_in, down.n_out, torch.get_num_threads(),
+        gate_up.format, gate_up.address, down.address, inputs.data_ptr(), None,
+        middle.data_ptr(), out.data_ptr(), n_rows, gate_up.n_in, down.n_in, down.n_out,
+        torch.get_num_threads(),
     )  # fmt: skip
     if (recorder := active()) is not None:
         recorder.product(GATED_MLP, (inputs, middle, out), [
