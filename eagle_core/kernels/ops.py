@@ -46,6 +46,8 @@ def _library() -> ctypes.CDLL:
     library.eagle_packed_bytes.restype = _int64
     library.eagle_race.argtypes = [_pointer, _int64, _int64]
     library.eagle_race.restype = _int64
+    library.eagle_likeliest.argtypes = [_pointer, _int64, _pointer]
+    library.eagle_likeliest.restype = _int64
     library.eagle_can_attend.argtypes = [_int64]
     library.eagle_can_attend.restype = ctypes.c_int
     return library
@@ -170,6 +172,15 @@ def race(probabilities: Tensor, key: int) -> int:
     return winner
 
 
+def likeliest(logits: Tensor) -> tuple[int, float]:
+    """The first of the highest of [V] f32 and its softmax; no number if one of them is none."""
+    probability = ctypes.c_float()
+    winner: int = _library().eagle_likeliest(
+        logits.data_ptr(), logits.shape[0], ctypes.addressof(probability)
+    )
+    return winner, probability.value
+
+
 @lru_cache(maxsize=64)
 def can_attend(head_dim: int) -> bool:
     """Whether the attention kernel knows this head size."""
@@ -218,6 +229,7 @@ __all__ = [
     "has_fast_int8",
     "has_kernels",
     "interleaved",
+    "likeliest",
     "linear",
     "race",
     "rms_norm",

@@ -565,6 +565,28 @@ int64_t race(const float* probabilities, int64_t n, uint64_t key) {
   return winner;
 }
 
+// The first of the highest logits, and its probability: no number if one of the logits is none.
+int64_t likeliest(const float* logits, int64_t n, float* probability) {
+  const int64_t whole = n / kHalf * kHalf;
+  float highest = -INFINITY;
+  Floats most = Floats{} - INFINITY;
+  for (int64_t i = 0; i < whole; i += kHalf) {
+    const Floats next = load(logits + i);
+    most = next > most ? next : most;
+  }
+  for (int j = 0; j < kHalf; ++j) highest = most[j] > highest ? most[j] : highest;
+  for (int64_t i = whole; i < n; ++i) highest = logits[i] > highest ? logits[i] : highest;
+  int64_t winner = 0;
+  while (winner < n - 1 && logits[winner] != highest) ++winner;
+  Floats total = {};
+  for (int64_t i = 0; i < whole; i += kHalf) total += exponential(load(logits + i) - highest);
+  float rest[kHalf];
+  for (int j = 0; j < kHalf; ++j) rest[j] = whole + j < n ? logits[whole + j] : -INFINITY;
+  if (whole < n) total += exponential(load(rest) - highest);
+  *probability = 1.0f / sum_lanes(total);
+  return winner;
+}
+
 // Scores of 16 keys, the first ``count`` of them real.
 template <int V, class KeyOf>
 inline Floats score(const Floats query[V], int64_t count, KeyOf&& key_of) {
@@ -802,6 +824,10 @@ void eagle_rms_norm(const float* x, const float* weight, float* out, int64_t n_r
 
 int64_t eagle_race(const float* probabilities, int64_t n, int64_t key) {
   return race(probabilities, n, static_cast<uint64_t>(key));
+}
+
+int64_t eagle_likeliest(const float* logits, int64_t n, float* probability) {
+  return likeliest(logits, n, probability);
 }
 
 int eagle_can_attend(int64_t head_dim) { return attend_for(head_dim) != nullptr; }
