@@ -584,26 +584,78 @@ int64_t race(const float* probabilities, int64_t n, uint64_t key) {
   return winner;
 }
 
-// The first of the highest logits, and its probability: no number if one of the logits is none.
-int64_t likeliest(const float* logits, int64_t n, float* probability) {
-  const int64_t whole = n / kHalf * kHalf;
-  float highest = -INFINITY;
-  Floats most = Floats{} - INFINITY;
-  for (int64_t i = 0; i < whole; i += kHalf) {
-    const Floats next = load(logits + i);
-    most = next > most ? next : most;
+// Highest of n numbers, and the sum of e^(x - highest): no number if one of them is none.
+struct Softmax {
+  float highest = -INFINITY, total = 0.0f;
+
+  Softmax(const float* x, int64_t n) {
+    const int64_t whole = n / kHalf * kHalf;
+    Floats most = Floats{} - INFINITY;
+    for (int64_t i = 0; i < whole; i += kHalf) {
+      const Floats next = load(x + i);
+      most = next > most ? next : most;
+    }
+    for (int j = 0; j < kHalf; ++j) highest = most[j] > highest ? most[j] : highest;
+    for (int64_t i = whole; i < n; ++i) highest = x[i] > highest ? x[i] : highest;
+    Floats sums = {};
+    for (int64_t i = 0; i < whole; i += kHalf) sums += exponential(load(x + i) - highest);
+    if (whole < n) {
+      float rest[kHalf];
+      for (int j = 0; j < kHalf; ++j) rest[j] = whole + j < n ? x[whole + j] : -INFINITY;
+      sums += exponential(load(rest) - highest);
+    }
+    total = sum_lanes(sums);
   }
-  for (int j = 0; j < kHalf; ++j) highest = most[j] > highest ? most[j] : highest;
-  for (int64_t i = whole; i < n; ++i) highest = logits[i] > highest ? logits[i] : highest;
+};
+
+// The first of the highest logits, and its probability.
+int64_t likeliest(const float* logits, int64_t n, float* probability) {
+  const Softmax all(logits, n);
   int64_t winner = 0;
-  while (winner < n - 1 && logits[winner] != highest) ++winner;
-  Floats total = {};
-  for (int64_t i = 0; i < whole; i += kHalf) total += exponential(load(logits + i) - highest);
-  float rest[kHalf];
-  for (int j = 0; j < kHalf; ++j) rest[j] = whole + j < n ? logits[whole + j] : -INFINITY;
-  if (whole < n) total += exponential(load(rest) - highest);
-  *probability = 1.0f / sum_lanes(total);
+  while (winner < n - 1 && logits[winner] != all.highest) ++winner;
+  *probability = 1.0f / all.total;
   return winner;
+}
+
+inline bool any(Signed lanes) {
+  int64_t words[8], found = 0;
+  std::memcpy(words, &lanes, sizeof words);
+  for (int i = 0; i < 8; ++i) found |= words[i];
+  return found != 0;
+}
+
+// The k likeliest of n >= k tokens and the logarithms of their probabilities, best first. What is no number is never
+// among them unless there is nothing else; it, and what it spoils, counts as kHopeless.
+constexpr float kHopeless = -1e9f;
+void top(const float* logits, int64_t n, int64_t k, int64_t* ids, float* scores) {
+  const Softmax all(logits, n);
+  for (int64_t i = 0; i < k; ++i) ids[i] = -1, scores[i] = -INFINITY;
+  const auto offer = [&](int64_t token) {
+    const float score = logits[token];
+    if (!(score > scores[k - 1])) return;
+    int64_t place = k - 1;
+    for (; place > 0 && score > scores[place - 1]; --place)
+      ids[place] = ids[place - 1], scores[place] = scores[place - 1];
+    ids[place] = token, scores[place] = score;
+  };
+  const int64_t whole = n / kHalf * kHalf;
+  for (int64_t i = 0; i < whole; i += kHalf)
+    if (any((Signed)(load(logits + i) > (Floats{} + scores[k - 1]))))
+      for (int64_t j = i; j < i + kHalf; ++j) offer(j);
+  for (int64_t j = whole; j < n; ++j) offer(j);
+  const float shift = all.highest + std::log(all.total);
+  int64_t unused = 0;
+  for (int64_t i = 0; i < k; ++i) {
+    const float score = scores[i] - shift;
+    scores[i] = score > kHopeless ? score : kHopeless;
+    if (ids[i] >= 0) continue;
+    bool is_taken = true;
+    for (; is_taken; ++unused) {
+      is_taken = false;
+      for (int64_t j = 0; j < k; ++j) is_taken = is_taken || ids[j] == unused;
+    }
+    ids[i] = unused - 1;
+  }
 }
 
 // Scores of 16 keys, the first ``count`` of them real.
@@ -847,6 +899,14 @@ int64_t eagle_race(const float* probabilities, int64_t n, int64_t key) {
 
 int64_t eagle_likeliest(const float* logits, int64_t n, float* probability) {
   return likeliest(logits, n, probability);
+}
+
+// logits: [n_rows, n]; ids and scores: [n_rows, k].
+void eagle_top(const float* logits, int64_t n_rows, int64_t n, int64_t k, int64_t* ids, float* scores,
+               int n_threads) {
+#pragma omp parallel for schedule(static) num_threads(n_rows > 1 ? n_threads : 1)
+  for (int64_t row = 0; row < n_rows; ++row)
+    top(logits + row * n, n, k, ids + row * k, scores + row * k);
 }
 
 int eagle_can_attend(int64_t head_dim) { return attend_for(head_dim) != nullptr; }
