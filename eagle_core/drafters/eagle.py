@@ -29,7 +29,7 @@ from eagle_core.kernels.attention import uses_rows_attention
 from eagle_core.kernels.ops import has_kernels, top
 from eagle_core.kernels.tape import FIXED_ROPES, TapeDeck
 from eagle_core.lookup import SURE_MATCH, RepeatIndex, with_path
-from eagle_core.pace import Pace
+from eagle_core.pace import Pace, PaceBook
 from eagle_core.tree import (
     DraftTree,
     fit_shape,
@@ -49,6 +49,7 @@ class EagleDrafter:
         lm_head: features [.., D] -> logits [.., V], the base's module; sliced to a draft vocabulary. Of use
             unless the head has its own.
         capacity: tokens that one request may have, prompt and answer together.
+        paces: where what ``auto`` measures is kept; None: with this drafter.
     """
 
     name = "eagle"
@@ -60,6 +61,7 @@ class EagleDrafter:
         lm_head: nn.Module,
         tree: TreeConfig,
         capacity: int,
+        paces: PaceBook | None = None,
     ) -> None:
         self._head, self._embed = head, head.embed_tokens or embed
         self._vocabulary = head.draft_vocabulary
@@ -67,7 +69,7 @@ class EagleDrafter:
             lm_head, self._vocabulary, is_int8=is_int8(head)
         )
         self._vocabulary_size = int(getattr(head.lm_head or lm_head, "out_features", 0)) or 1 << 30
-        self._paces: dict[tuple[TreeConfig, ...], Pace] = {}  # what was measured outlives a request
+        self._paces = paces or PaceBook()
         self._use(tree)
         self._capacity = capacity
         self._cache = KVCache(head.n_layers, capacity + max_drafted_rows(tree))
@@ -85,9 +87,8 @@ class EagleDrafter:
         self._tree, self._ways = tree, tree.ways
         self._pace: Pace | None = None  # what chooses among the ways of ``auto``
         if tree.policy == "auto":
-            if self._ways not in self._paces:
-                self._paces[self._ways] = Pace(len(self._ways) + 2)
-            self._pace = self._paces[self._ways]
+            name = " ".join(f"{way.depth}/{way.branching}/{way.size}" for way in self._ways)
+            self._pace = self._paces.of(f"{name}, {tree.lookup} looked up", len(self._ways) + 2)
 
     @property
     def length(self) -> int:
