@@ -11,9 +11,8 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any
 
 import torch
 
@@ -47,6 +46,7 @@ from eagle_core.packing import bytes_read, count_let_go
 from eagle_core.queueing import TicketQueue
 from eagle_core.rounding import explain_difference
 from eagle_core.selftest import Drafting, rounding_reason, self_test
+from eagle_core.session_info import Message, SessionInfo
 from eagle_core.stats import Stats
 from eagle_core.stops import StopStrings
 from eagle_core.target import Target
@@ -56,42 +56,6 @@ logger = logging.getLogger(__name__)
 
 TREE_ROOM = 257  # cache rows for the largest tree that the settings allow, pending node included
 POLL_S = 0.1
-
-
-class Message(TypedDict):
-    """One turn of a chat."""
-
-    role: Literal["system", "user", "assistant"]
-    content: str
-
-
-@dataclass(frozen=True, slots=True)
-class SessionInfo:
-    """What is loaded.
-
-    ``drafting`` is what the self-test found the base able to check, ``drafting_reason`` why no trees.
-    ``rounding_reason`` says why answers with and without drafting may part, "" where they cannot;
-    ``reproducible`` is whether rows are computed so that they do not, where there is a choice.
-    ``precision_note`` says what the precision costs. ``chat_template`` is "own", a built-in one's name or a
-    file's, or None for a base model without one.
-    """
-
-    base: str
-    head: str | None
-    dtype: str
-    device: str
-    context_length: int
-    n_parameters: int
-    n_head_parameters: int
-    weight_bytes: int = 0  # that one forward reads
-    drafting: Drafting = "tree"
-    drafting_reason: str = ""
-    reproducible: bool = True
-    rounding_reason: str = ""
-    quantization: str = "none"
-    precision_note: str = ""
-    head_dtype: str | None = None
-    chat_template: str | None = None
 
 
 class Session:
