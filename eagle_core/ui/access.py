@@ -1,7 +1,7 @@
 """Who is answered: requests from this app's own page, and with the right password if there is one.
 
-Gradio's own rule for foreign origins stands outside of this one and lets a browser ask for every web site as soon
-as the app has another name than localhost; so requests are refused here, whatever it says.
+Gradio's own rule for foreign origins stands outside of this one and lets a browser ask for every web site as
+soon as the app has another name than localhost; so requests are refused here, whatever it says.
 """
 
 from __future__ import annotations
