@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import ipaddress
 import os
@@ -60,8 +61,9 @@ def _no_network(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.fixture(scope="module")
 def _gradio_cleans_up() -> Iterator[None]:
-    """Gradio leaves sockets and event loops of a closed server to the collector, which warns of each."""
+    """Gradio leaves sockets and event loops to the collector, which warns; one loop stays this thread's."""
     yield
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
+        warnings.simplefilter("ignore")
+        asyncio.set_event_loop(None)
         gc.collect()
