@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
-from eagle_core import templates
+from eagle_core import catalog, templates
 from eagle_core.config import DraftConfig, GenerationConfig, HeadDType, LoadConfig
 from eagle_core.differences import Difference
 from eagle_core.drafters.base import Drafter
@@ -134,6 +134,7 @@ class Session:
         self._hidden_ids = self._eos_ids | special_ids(base.tokenizer)
         self._cached_ids: list[int] = []
         self._queue = TicketQueue()
+        self._auto_tree = catalog.default_tree(catalog.lookup(base.name), self._target.device.type)
         self.info = SessionInfo(
             base=base.name,
             head=head_name,
@@ -421,13 +422,15 @@ class Session:
             self._settle(ids, drafter)
 
     def _allowed(self, draft: DraftConfig) -> DraftConfig:
-        """What is left of the wish after the self-test: a chain, or no drafting."""
+        """The wish with the tree that ``auto`` means here; after the self-test a chain, or no drafting."""
         if self.info.drafting == "none":
             return dataclasses.replace(draft, drafter="none")
+        tree = draft.tree
+        if tree.policy == "auto" and tree.start is None:
+            tree = dataclasses.replace(self._auto_tree, lookup=tree.lookup)
         if self.info.drafting == "chain":
-            tree = dataclasses.replace(draft.tree, policy="chain", lookup=0)
-            return dataclasses.replace(draft, tree=tree)
-        return draft
+            tree = dataclasses.replace(tree, policy="chain", lookup=0)
+        return dataclasses.replace(draft, tree=tree)
 
     def _prepare(self, prompt_ids: list[int], draft: DraftConfig) -> Drafter:
         """The drafter for a request, it and the cache holding the rows that the prompt shares with the last.

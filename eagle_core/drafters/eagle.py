@@ -441,9 +441,10 @@ def _can_be_recorded(head: DraftHead) -> bool:
 
 def max_drafted_rows(tree: TreeConfig) -> int:
     """Cache rows that one proposal may write beside the committed ones."""
-    if tree.paths is not None:
-        return tree.head_nodes
-    return max(max(way.depth * way.branching, way.size) for way in tree.ways)
+    return max(
+        max(way.depth * way.branching, way.size) if way.paths is None else way.head_nodes
+        for way in tree.ways
+    )
 
 
 __all__ = ["EagleDrafter", "max_drafted_rows"]

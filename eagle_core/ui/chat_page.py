@@ -12,6 +12,8 @@ from eagle_core.ui.actions import Actions
 from eagle_core.ui.backend import ChatSession, SessionSlot
 from eagle_core.ui.controls import Panel, build_controls
 from eagle_core.ui.handlers import EXAMPLES, Handlers
+from eagle_core.ui.models_page import ModelsHandlers
+from eagle_core.ui.proposal import ProposalHandlers, build_proposal
 from eagle_core.ui.rooms import Rooms
 
 # The engine takes one request at a time; those that wait run their handlers, which show their place.
@@ -44,7 +46,7 @@ ON_BAR = "window.eaglePage.bar(element);"
 ON_CHATS = "window.eaglePage.chats(element, () => props.value, (then) => watch('value', then));"
 
 
-def build_chat(slot: SessionSlot, rooms: Rooms, app: gr.Blocks) -> None:
+def build_chat(slot: SessionSlot, rooms: Rooms, app: gr.Blocks, models: ModelsHandlers) -> None:
     """Lay out the page inside the current blocks and wire its events."""
     handlers = Handlers(slot, rooms)
     actions = Actions(handlers)
@@ -64,6 +66,7 @@ def build_chat(slot: SessionSlot, rooms: Rooms, app: gr.Blocks) -> None:
         )  # fmt: skip
         chat = chat_component()
         gr.HTML(html_template='<div class="tokens"></div>', js_on_load="", elem_id="tokens")
+        build_proposal(ProposalHandlers(models), app)
         status = gr.HTML(render.status_html(None) if session else "", elem_id="status")
         notice = gr.HTML("" if session else render.opening_html(slot.opening), elem_id="notice")
         box = message_box(is_ready=session is not None)

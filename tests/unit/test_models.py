@@ -230,6 +230,44 @@ def test_list_and_show(run: Run) -> None:
     assert [part["role"] for part in found["parts"]] == ["base", "head"]
 
 
+def test_sizes_of_what_is_not_here_are_estimated_or_asked_for(
+    run: Run, server: HubServer, pair: CatalogEntry
+) -> None:
+    by_name = {row["name"]: row for row in run("list")[1]["models"]}
+    qwen = by_name["qwen3-4b"]
+    assert (qwen["download_bytes"], qwen["is_estimate"]) == (
+        2 * (4_022_468_096 + 218_429_056),
+        True,
+    )
+    assert all(row["download_bytes"] > 0 for row in by_name.values())
+    assert by_name["gpt-oss-20b"]["download_bytes"] < 20 * GB  # most of it in 4 bits
+    assert server.log == []
+    known = run("show", "qwen3-8b")[1]
+    assert known["is_estimate"]
+    assert server.log == []
+    measured = models.measure(models.resolve("org/base"))
+    asked = run("show", "org/base")[1]
+    assert (asked["download_bytes"], asked["is_estimate"]) == (measured.download_bytes, False)
+    n_requests = len(server.log)
+    assert run("show", "org/base", "--offline")[1]["download_bytes"] is None
+    assert len(server.log) == n_requests
+    server.repos["org/base"].refuse = 403
+    assert run("show", "org/base")[1]["download_bytes"] is None
+    server.repos["org/base"].refuse = None
+    models.pull(pair)
+    assert run("show", "org/base")[1]["download_bytes"] == 0
+
+
+def test_sizes_for_people(server: HubServer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models", "list"]) == 0
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert "~8.5 GB" in lines["qwen3-4b"]
+    assert main(["models", "show", "qwen3-4b"]) == 0
+    assert "~8.5 GB (estimated from the parameters)" in capsys.readouterr().out
+    assert main(["models", "show", "org/base"]) == 0
+    assert "~" not in capsys.readouterr().out
+
+
 def test_add_pull_show_fit_rm(run: Run) -> None:
     code, found, _ = run("add", "mine", "--base", "org/base", "--head", "org/head")
     assert code == 0
