@@ -322,6 +322,7 @@ def _gb(n_bytes: int) -> str:
 
 __all__ = [
     "SENTENCES",
+    "SLOW_ON_CPU",
     "Estimate",
     "Fit",
     "Machine",

@@ -19,7 +19,7 @@ from eagle_core import catalog, hub, models, templates
 from eagle_core.config import LoadConfig
 from eagle_core.errors import BadToken, Cancelled, EagleError, GatedRepo
 from eagle_core.events import LoadProgress
-from eagle_core.fit import Fit, Machine
+from eagle_core.fit import SLOW_ON_CPU, Fit, Machine
 from eagle_core.machine import this_machine
 from eagle_core.overview import (
     Row,
@@ -383,8 +383,10 @@ def hidden() -> Any:
 def precision_choice(row: Row, machine: Machine) -> Any:
     """The precisions of a pair, the recommended one chosen."""
     best = row.fit.precision if row.fit is not None else None
+    notes = dict.fromkeys(SLOW_ON_CPU if machine.device == "cpu" else (), "saves memory, not time")
+    notes |= {best: "recommended"} if best is not None else {}
     choices = [
-        (f"{one} (recommended)" if one == best else one, one)
+        (f"{one} ({notes[one]})" if one in notes else one, one)
         for one in precisions_for(row.entry, machine)
     ]
     return gr.update(choices=[("Automatic", AUTO), *choices], value=best or AUTO)
@@ -487,4 +489,4 @@ def top() -> str:
     )
 
 
-__all__ = ["ModelsHandlers", "OpenModel", "build_models"]
+__all__ = ["ModelsHandlers", "OpenModel", "build_models", "precision_choice"]

@@ -1,6 +1,6 @@
 """The peak memory of loading a pair and answering at a full context, measured in a process of its own.
 
-Run as ``python -m tests.support.peak_memory WARM_UP_BASE BASE HEAD PRECISION CONTEXT``: prints bytes. A process
+``python -m tests.support.peak_memory WARM_UP_BASE BASE HEAD PRECISION CONTEXT`` prints bytes. A process
 that did other things before would use the memory again that those left, and count less.
 """
 

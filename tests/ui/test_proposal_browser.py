@@ -10,18 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from huggingface_hub import constants
 
 from eagle_core.config import DEFAULT_BASE
 from eagle_core.fit import Machine
 from eagle_core.history import SqliteHistory
-from eagle_core.hub import transfer
 from eagle_core.ui import launch, models_page
-from tests.support.cli import save_head
 from tests.support.fake_session import FakeSession
-from tests.support.hub_server import HubServer, Repo
+from tests.support.hub_server import HubServer
+from tests.support.loopback import serving, tiny_pair
 from tests.support.page_checks import CONTRAST, UNNAMED
-from tests.support.tiny_models import save_llama
 
 pytestmark = [
     pytest.mark.browser,
@@ -40,22 +37,10 @@ GB = 1_000_000_000
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
     """A Hub with tiny weights under the names of the pair that 16 GB of memory are proposed."""
-    base = save_llama(tmp_path / "base")
-    head = save_head(base, tmp_path / "head")
-    names = {"Qwen/Qwen3-4B": base, "AngelSlim/Qwen3-4B_eagle3": head}
-    repos = {
-        name: Repo({path.name: path.read_bytes() for path in folder.iterdir()})
-        for name, folder in names.items()
-    }
-    with HubServer(repos) as server:
-        monkeypatch.setenv("HF_ENDPOINT", server.url)
-        monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-        monkeypatch.setenv("EAGLE_CONFIG", str(tmp_path / "config"))
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
-        monkeypatch.setattr(transfer, "FIRST_PAUSE_S", 0.001)
-        machine = Machine("cpu", 16 * GB, 16 * GB, "processor")
-        monkeypatch.setattr(models_page, "this_machine", lambda: machine)
+    files = tiny_pair(tmp_path, "Qwen/Qwen3-4B", "AngelSlim/Qwen3-4B_eagle3")
+    machine = Machine("cpu", 16 * GB, 16 * GB, "processor")
+    monkeypatch.setattr(models_page, "this_machine", lambda: machine)
+    with serving(files, tmp_path, monkeypatch) as server:
         yield server
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from huggingface_hub import constants
 
 from eagle_core import catalog, default_model, hub, machine, models, own_models
 from eagle_core.catalog import CatalogEntry, HubSource
@@ -21,10 +20,9 @@ from eagle_core.cli import main
 from eagle_core.errors import ConfigError, ModelNotFound, NoNetwork
 from eagle_core.events import DownloadProgress, Event, LoadProgress
 from eagle_core.fit import Machine
-from eagle_core.hub import transfer
 from eagle_core.rate import Rate, as_text
-from tests.support.cli import save_head
 from tests.support.hub_server import COMMIT, HubServer, Repo
+from tests.support.loopback import Files, serving, tiny_pair
 from tests.support.tiny_models import save_llama
 
 Run = Callable[..., tuple[int, Any, str]]
@@ -32,31 +30,18 @@ GB = 1_000_000_000
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, bytes]]:
-    """A tiny base and a head for it, as a Hub would hold them."""
-    base = save_llama(tmp_path_factory.mktemp("base"))
-    head = save_head(base, tmp_path_factory.mktemp("head"))
-    return {
-        f"org/{folder.name[:4]}": {path.name: path.read_bytes() for path in folder.iterdir()}
-        for folder in (base, head)
-    }
+def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    return tiny_pair(tmp_path_factory.mktemp("pair"))
 
 
 @pytest.fixture
-def server(
-    files: dict[str, dict[str, bytes]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[HubServer]:
-    """A Hub with both, an empty cache, an empty config folder, and a machine with 8 GB free."""
-    with HubServer({repo: Repo(dict(content)) for repo, content in files.items()}) as server:
-        monkeypatch.setenv("HF_ENDPOINT", server.url)
-        monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-        monkeypatch.setenv("EAGLE_CONFIG", str(tmp_path / "config"))
-        monkeypatch.setenv("EAGLE_CACHE", str(tmp_path / "cache"))
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-        monkeypatch.setattr(transfer, "FIRST_PAUSE_S", 0.001)
-        monkeypatch.setattr(
-            machine, "this_machine", lambda device: Machine("cpu", 8 * GB, 8 * GB, "processor")
-        )
+def server(files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
+    """A Hub with a tiny pair, and a machine with 8 GB free."""
+    monkeypatch.setenv("EAGLE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(
+        machine, "this_machine", lambda device: Machine("cpu", 8 * GB, 8 * GB, "processor")
+    )
+    with serving(files, tmp_path, monkeypatch) as server:
         yield server
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from eagle_core.errors import (
     DownloadError,
+    EagleError,
     GatedRepo,
     ModelNotFound,
     RateLimited,
@@ -51,12 +52,23 @@ def test_pauses_grow_and_follow_the_server() -> None:
     assert transfer.pause_s(0, httpx2.Response(429, headers={"Retry-After": "9999"})) == 30
 
 
-@pytest.mark.parametrize("status", [401, 403, 404])
-def test_a_refusal_in_the_middle(server: HubServer, tmp_path: Path, status: int) -> None:
+@pytest.mark.parametrize(
+    ("status", "kind", "hint"),
+    [
+        (401, GatedRepo, "hf auth login"),
+        (403, GatedRepo, "hf auth login"),
+        (404, DownloadError, "start again"),
+        (451, DownloadError, "start again"),
+    ],
+)
+def test_a_refusal_in_the_middle(
+    server: HubServer, tmp_path: Path, status: int, kind: type[EagleError], hint: str
+) -> None:
     server.repos["org/model"].failures["model.safetensors"] = [status]
-    with pytest.raises((GatedRepo, ModelNotFound, DownloadError)) as caught:
+    with pytest.raises(kind) as caught:
         fetch_repo("org/model")
-    assert caught.value.hint
+    assert type(caught.value) is kind
+    assert hint in caught.value.hint
     assert_clean(tmp_path)
     fetch_repo("org/model")
 
