@@ -90,7 +90,7 @@ class DraftHead(nn.Module, ABC):
 
     def _apply(self, fn: Any, recurse: bool = True) -> DraftHead:
         """What moves or casts modules; the rotation's frequencies stay in float32, as positions are long."""
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         frequencies = self.rotary.inv_freq
         if frequencies.dtype != torch.float32:
             self.reset_rotary()
