@@ -46,7 +46,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("drafters", "guard", "selftest", "head_files"),
     ("engine",),
     ("testing", "text", "loading_head", "rounding"),
-    ("loading", "stops"),
+    ("loading", "stops", "session_info"),
     ("session",),
     ("bench", "train", "certificate", "compare"),
     ("ui", "server", "cli", "__main__"),

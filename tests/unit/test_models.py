@@ -8,6 +8,7 @@ import json
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -324,10 +325,16 @@ def test_without_a_network(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_ctrl_c_stops_a_pull_and_the_next_goes_on(run: Run, server: HubServer) -> None:
     weights = server.repos["org/base"].files["model.safetensors"]
     server.repos["org/base"].trickles["model.safetensors"] = (len(weights) // 100, 0.03)
-    timer = threading.Timer(0.5, signal.raise_signal, (signal.SIGINT,))
-    timer.start()
+
+    def press() -> None:
+        while server.bytes_sent["model.safetensors"] < len(weights) // 10:
+            time.sleep(0.01)
+        signal.raise_signal(signal.SIGINT)
+
+    presser = threading.Thread(target=press, daemon=True)
+    presser.start()
     code, _, err = run("pull", "org/base")
-    timer.join()
+    presser.join()
     assert code == 130
     assert "go on where it stopped" in err
     server.repos["org/base"].trickles.clear()
