@@ -87,8 +87,13 @@ class EagleDrafter:
         self._tree, self._ways = tree, tree.ways
         self._pace: Pace | None = None  # what chooses among the ways of ``auto``
         if tree.policy == "auto":
-            name = " ".join(f"{way.depth}/{way.branching}/{way.size}" for way in self._ways)
-            self._pace = self._paces.of(f"{name}, {tree.lookup} looked up", len(self._ways) + 2)
+            names = [
+                f"{way.policy} {way.depth}/{way.branching}/{way.size}"
+                + (f" {way.shape}" if way.policy == "static" else "")
+                for way in self._ways
+            ]
+            name = f"{', '.join(names)}; {tree.lookup} looked up"
+            self._pace = self._paces.of(name, len(self._ways) + 2)
 
     @property
     def length(self) -> int:
