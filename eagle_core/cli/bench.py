@@ -9,17 +9,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eagle_core.bench.methods import build_methods
+from eagle_core.bench.build import build_methods, check_peers, describe_peers
+from eagle_core.bench.config import BenchConfig
 from eagle_core.bench.prompts import evenly_spaced, load_questions
 from eagle_core.bench.provenance import provenance
 from eagle_core.bench.records import BenchFile, BenchWriter, Row, check_output, read_bench_file
-from eagle_core.bench.runner import (
-    BenchConfig,
-    PeakMeter,
-    n_rows,
-    run_bench,
-    settings_of,
-)
+from eagle_core.bench.runner import PeakMeter, n_rows, run_bench, settings_of
 from eagle_core.cli.console import note, write_json, write_line
 from eagle_core.cli.flags import add_config_flags, read_config
 from eagle_core.cli.stream import Progress, open_session
@@ -76,15 +71,16 @@ def run(args: argparse.Namespace) -> int:
     bench = read_config(args, BenchConfig)
     out = Path(args.out)
     check_output(out, resume=args.resume)  # before the model is loaded
+    check_peers(bench, load, generation)
     questions = evenly_spaced(load_questions(Path(args.prompts)), bench.limit)
     settings = settings_of(questions, bench, generation, tree, load)
     progress = Progress()
     session = open_session(load, progress)
-    try:
-        methods = build_methods(bench.methods, session, tree)
-        with contextlib.closing(
-            BenchWriter(out, header_of(session, settings), resume=args.resume)
-        ) as writer:
+    with contextlib.ExitStack() as stack:
+        stack.callback(session.close)
+        methods = build_methods(bench, session, tree, load, stack, progress)
+        header = {**header_of(session, settings), "peers": describe_peers(methods)}
+        with contextlib.closing(BenchWriter(out, header, resume=args.resume)) as writer:
             rows = run_bench(
                 questions,
                 methods,
@@ -96,8 +92,6 @@ def run(args: argparse.Namespace) -> int:
                 session.explain_difference,
             )
             show_rows(rows, writer, n_rows(questions, bench), progress)
-    finally:
-        session.close()
     found = read_bench_file(out)
     write_summary(found, as_json=args.json)
     return EXIT_FAILED if any(row.status == "failed" for row in found.rows) else 0
