@@ -187,6 +187,11 @@ class Session:
         return self._target
 
     @property
+    def head(self) -> DraftHead | None:
+        """The head, ready to draft; None without one."""
+        return self._head
+
+    @property
     def eos_ids(self) -> frozenset[int]:
         """Tokens that end an answer."""
         return self._eos_ids

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Literal, get_args
 
 from eagle_core.config import TreePolicy, check_limits, setting
 from eagle_core.errors import ConfigError
+
+Shape = Literal["llama-8b", "tiny"]
+GpuPrecision = Literal["bfloat16", "nf4"]
 
 LLAMA = "llama.cpp"
 TRANSFORMERS, TRANSFORMERS_LOOKUP = "transformers", "transformers-lookup"
@@ -117,12 +120,44 @@ class BenchConfig:
         return Path(file).expanduser() if file else None
 
 
+@dataclass(frozen=True, slots=True)
+class GpuConfig:
+    """What is measured on an accelerator."""
+
+    device: str = setting("cuda", "Where it is measured: cuda, cuda:1; cpu with --shape tiny.")
+    shape: Shape = setting(
+        "llama-8b", "Shape of the model with random weights. tiny: to try the command itself.",
+        choices=get_args(Shape),
+    )  # fmt: skip
+    precisions: tuple[str, ...] = setting(
+        ("bfloat16", "nf4"), "Comma-separated: bfloat16, nf4 (needs bitsandbytes)."
+    )
+    prompt_tokens: int = setting(
+        512, "Tokens in the cache while forwards are timed.", min=8, max=100_000
+    )
+    new_tokens: int = setting(128, "Tokens of the plain decoding that is timed.", min=8, max=10_000)
+    max_minutes: float = setting(
+        7.0, "No further part is started after this time.", min=0.1, max=1000.0
+    )
+
+    def __post_init__(self) -> None:
+        check_limits(self)
+        if not self.precisions or set(self.precisions) - set(get_args(GpuPrecision)):
+            raise ConfigError(
+                "precisions is not a list of known ones",
+                expected=f"some of {', '.join(get_args(GpuPrecision))}",
+                got=",".join(self.precisions),
+                hint="for example bfloat16",
+            )
+
+
 __all__ = [
     "LLAMA",
     "PEERS",
     "TRANSFORMERS",
     "TRANSFORMERS_LOOKUP",
     "BenchConfig",
+    "GpuConfig",
     "family_of",
     "is_method",
     "is_peer",

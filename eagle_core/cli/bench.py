@@ -15,7 +15,7 @@ from eagle_core.bench.prompts import evenly_spaced, load_questions
 from eagle_core.bench.provenance import provenance
 from eagle_core.bench.records import BenchWriter, Row, check_output, read_bench_file
 from eagle_core.bench.runner import PeakMeter, n_rows, run_bench, settings_of
-from eagle_core.cli import bench_reports
+from eagle_core.cli import bench_gpu, bench_replay, bench_reports
 from eagle_core.cli.bench_reports import write_summary
 from eagle_core.cli.console import interrupted_by_termination, note
 from eagle_core.cli.flags import add_config_flags, read_config
@@ -49,6 +49,8 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     measure.set_defaults(run=run)
 
     bench_reports.add_parsers(actions)
+    bench_replay.add_parser(actions)
+    bench_gpu.add_parser(actions)
 
 
 def run(args: argparse.Namespace) -> int:
