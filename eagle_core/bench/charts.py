@@ -24,7 +24,7 @@ COLOURS = ("#7d8590", "#2f81f7", "#d97706", "#16a34a", "#a855f7", "#db2777", "#0
 MARKERS = "osD^vPXd<>"
 PARTS = {"draft": "#d97706", "target": "#2f81f7", "host": "#7d8590"}
 INK = "#010203"  # stands for the page's own text colour
-SETTINGS = {
+SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",
     "font.size": 10,
     "text.color": INK,
