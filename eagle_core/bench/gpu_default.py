@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from eagle_core import catalog
 from eagle_core.assets import asset_path
 from eagle_core.bench.methods import Answer, SessionMethod
-from eagle_core.bench.prompts import evenly_spaced, load_questions
+from eagle_core.bench.prompts import Question, evenly_spaced, load_questions
 from eagle_core.bench.records import BASELINE, Row
 from eagle_core.bench.summary import acceptance_length, decode_rate, speedup
 from eagle_core.config import DraftConfig, GenerationConfig, LoadConfig, TreeConfig
 from eagle_core.errors import EagleError
 
-N_QUESTIONS, N_TOKENS, N_WARM = 8, 64, 2
+N_QUESTIONS, N_TOKENS, N_WARM = 12, 64, 2
 
 
 def real_speedup(
-    load: LoadConfig, say: Callable[[str], None], n_questions: int = N_QUESTIONS
+    load: LoadConfig, say: Callable[[str], None], prompts: Path | None = None
 ) -> dict[str, Any]:
-    """EAGLE against plain decoding on example questions, answered in turn; nothing is fetched.
+    """EAGLE against plain decoding on a few questions, answered in turn; nothing is fetched.
 
+    Args: prompts: a file of questions; None: the examples of the Compare page.
     Returns: rates, tau, the speed-up as of ``summary.speedup`` and how many answers were the same; or
         ``skipped`` with the reason.
     """
@@ -36,11 +38,13 @@ def real_speedup(
         if session.info.head is None:
             return {"skipped": f"no head is known for {load.base}; name one with --head"}
         tree = tree_for(load, session.info.device)
-        say(f"{load.base} in {session.info.dtype}: {n_questions} questions")
+        questions = load_questions(prompts or asset_path("compare_prompts.jsonl"))
+        questions = evenly_spaced(questions, N_QUESTIONS)
+        say(f"{load.base} in {session.info.dtype}: {len(questions)} questions")
         methods = [
             SessionMethod(name, session, DraftConfig(name, tree)) for name in ("none", "eagle")
         ]
-        rows = answers(session, methods, n_questions)
+        rows = answers(session, methods, questions)
     except EagleError as error:
         return {"skipped": str(error)}
     finally:
@@ -58,10 +62,8 @@ def tree_for(load: LoadConfig, device: str) -> TreeConfig:
     return entry.tree_for(device) if entry is not None else TreeConfig()
 
 
-def answers(session: Any, methods: list[SessionMethod], n_questions: int) -> list[Row]:
+def answers(session: Any, methods: list[SessionMethod], questions: list[Question]) -> list[Row]:
     """A row for each question and method; a few questions are answered before, unmeasured."""
-    questions = load_questions(asset_path("compare_prompts.jsonl"))
-    questions = evenly_spaced(questions, n_questions)
     generation = GenerationConfig(max_new_tokens=N_TOKENS)
     rows = []
     for index, question in enumerate([*questions[:N_WARM], *questions]):

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 from eagle_core.bench.config import GpuConfig
@@ -40,6 +41,9 @@ def add_parser(actions: argparse._SubParsersAction[Any]) -> None:
         help="a real model to measure, if it is on this machine (default: %(default)s)",
     )
     parser.add_argument("--head", metavar="TEXT", help="its head (default: the one known for it)")
+    parser.add_argument(
+        "--prompts", metavar="FILE", help="questions to it, twelve at most (default: examples)"
+    )
     parser.add_argument("--json", action="store_true", help="the figures as one JSON object")
     add_config_flags(parser, GpuConfig)
     parser.set_defaults(run=run)
@@ -68,7 +72,8 @@ def run(args: argparse.Namespace) -> int:
     found.update(measure(config, say))
     if time.monotonic() - started_s < 60 * config.max_minutes:
         load = LoadConfig(base=args.base, head=args.head, device=str(device))
-        found["real"] = real_speedup(load, say)
+        prompts = Path(args.prompts) if args.prompts else None
+        found["real"] = real_speedup(load, say, prompts)
     else:
         found["real"] = {"skipped": f"{config.max_minutes:g} minutes are over"}
     found["took_s"] = time.monotonic() - started_s

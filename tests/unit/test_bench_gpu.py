@@ -61,8 +61,12 @@ def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str
 def test_all_parts_are_measured(run: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
     base = save_llama(tmp_path / "base")
     head = save_head(base, tmp_path / "head")
-    out = tmp_path / "gpu.json"
-    code, text, err = run(*TINY, "--base", base, "--head", head, "--out", out)
+    prompts, out = tmp_path / "q.jsonl", tmp_path / "gpu.json"
+    lines = [{"question_id": i, "category": "qa", "turns": [f"the cat {i}"]} for i in range(8)]
+    prompts.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    code, text, err = run(
+        *TINY, "--base", base, "--head", head, "--prompts", prompts, "--out", out
+    )  # fmt: skip
     assert code == 0, err
     found = json.loads(out.read_text())
     assert found["copy"]["bandwidth_bytes_s"] > 0

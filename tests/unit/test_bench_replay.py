@@ -129,7 +129,9 @@ def test_features_are_those_of_decoding(session: Session) -> None:
     assert known.n_answer == len(row.token_ids)
     assert known.features.shape == (known.ids.shape[0] - 1, session.target.hidden_size)
     whole = session.target.batch_features(known.ids[None])[0]
-    assert torch.allclose(known.features, whole[:-1], atol=1e-5)  # float32 rounding
+    assert torch.allclose(
+        known.features, whole[:-1], atol=1e-4
+    )  # float32 rounding of other kernels
 
 
 def test_another_question_is_refused(session: Session) -> None:
