@@ -39,7 +39,7 @@ QUESTIONS = [
 TREES = [
     TreeConfig("chain", depth=3, size=3, lookup=0),
     TreeConfig("static", lookup=4),
-    TreeConfig("dynamic", depth=3, branching=12, size=40, lookup=0),
+    TreeConfig("dynamic", depth=2, branching=64, size=200, lookup=0),
     TreeConfig("dynamic", depth=2, branching=4, size=6, lookup=10),
 ]
 COUNTS = ("n_tokens", "n_steps", "n_accepted", "n_drafted", "tau", "drafted_at_depth",
@@ -97,7 +97,7 @@ def test_replay_takes_the_engines_steps(session: Session, temperature: float) ->
             assert row.token_ids == known.token_ids
             assert counts(results[place].stats) == counts(row.stats), tree
             n_accepted += row.stats.n_accepted if row.stats is not None else 0
-    assert n_accepted > 20  # else the counts would be equal because nothing ever fits
+    assert n_accepted > 10  # else the counts would be equal because nothing ever fits
 
 
 def test_replay_of_lookup_alone(session: Session) -> None:
