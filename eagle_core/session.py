@@ -166,6 +166,11 @@ class Session:
         return self._target
 
     @property
+    def head(self) -> DraftHead | None:
+        """The head, ready to draft; None without one."""
+        return self._head
+
+    @property
     def eos_ids(self) -> frozenset[int]:
         """Tokens that end an answer."""
         return self._eos_ids
@@ -260,9 +265,15 @@ class Session:
             self._queue.leave(ticket)
 
     def forget(self) -> None:
-        """Drop the cached prompt, so that the next request reads its whole prompt anew."""
+        """Drop the cached prompt, so that the next request reads its whole prompt anew.
+
+        What was recorded and measured of the drafter stays, as it does between the turns of a chat.
+        """
         with self._turn():
-            self._reset()
+            self._cache.reset()
+            self._cached_ids = []
+            if self._eagle is not None:
+                self._eagle.reset()
 
     def explain_difference(
         self,

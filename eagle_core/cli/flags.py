@@ -106,7 +106,9 @@ def _add_flag(
     if choices is not None:
         settings["choices"], settings["metavar"] = choices, "|".join(choices)
     if spec.metadata.get("repeats"):
-        settings |= {"type": parse_stop, "metavar": "TEXT", "action": "append"}
+        metavar = spec.metadata.get("metavar")  # of what is not text: no escapes there
+        settings |= {"type": str if metavar else parse_stop, "metavar": metavar or "TEXT"}
+        settings["action"] = "append"
     group.add_argument(flag, help=help_text, **settings)
 
 
