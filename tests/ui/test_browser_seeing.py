@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,24 +9,13 @@ from typing import Any
 
 import pytest
 
-from eagle_core.config import LoadConfig
-from eagle_core.errors import EagleError
 from eagle_core.history import SqliteHistory
 from eagle_core.ui import launch
+from tests.support.browser import MARKS, report, send
 from tests.support.fake_session import FakeSession
 from tests.support.nasty_markdown import ATTACK, FIBONACCI
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.timeout(300),
-    # Gradio's own bookkeeping, and sockets that a closing browser leaves to the event loop.
-    pytest.mark.filterwarnings("ignore:.*no_silent_downcasting.*"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-]
-
-sync_api = pytest.importorskip("playwright.sync_api")
+pytestmark = MARKS
 
 PARAGRAPH = "The keeper walked **slowly** down to the beach, where a `bottle` lay *open*.\n\n"
 LONG = (
@@ -41,15 +28,6 @@ SHORT = "A **short** answer with `code`, and a second sentence.\n\nAnd a last li
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    executable = shutil.which("chromium") or os.environ.get("CHROMIUM")
-    with sync_api.sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
-        yield running
-        running.close()
-
-
-@pytest.fixture(scope="module")
 def session() -> FakeSession:
     answers = {"long": LONG, "attack": ATTACK}
     return FakeSession(answers, default=SHORT, step_s=STEP_S, context_length=8192)
@@ -59,43 +37,8 @@ def session() -> FakeSession:
 def url(session: FakeSession) -> Iterator[str]:
     history = SqliteHistory(None)
     app = launch(session, open_browser=False, prevent_thread_lock=True, history=history)  # type: ignore[arg-type]
-    yield app.local_url
+    yield str(app.local_url)
     app.close()
-
-
-@pytest.fixture
-def open_page(browser: Any, url: str) -> Iterator[Any]:
-    contexts = []
-
-    def make(path: str = "", **options: Any) -> Any:
-        context = browser.new_context(**{"viewport": {"width": 1280, "height": 860}, **options})
-        contexts.append(context)
-        page = context.new_page()
-        page.set_default_timeout(60_000)
-        page.foreign, page.errors = [], []
-        page.on("request", lambda r: None if is_local(r.url, url) else page.foreign.append(r.url))
-        page.on("pageerror", lambda error: page.errors.append(str(error)))
-        page.goto(url.rstrip("/") + path)
-        return page
-
-    yield make
-    for context in contexts:
-        context.close()
-
-
-def is_local(address: str, url: str) -> bool:
-    return address.startswith((url, "data:", "blob:", "file:"))
-
-
-def send(page: Any, text: str) -> None:
-    page.wait_for_selector("#box textarea:not([disabled])")
-    page.wait_for_function("document.body.dataset.view === 'chat'")
-    page.fill("#box textarea", text)
-    page.press("#box textarea", "Enter")
-
-
-def report(page: Any) -> Any:
-    return page.evaluate("window.eagleChat.report()")[-1]
 
 
 def test_a_long_answer_at_speed_stays_cheap_and_complete(
@@ -103,8 +46,6 @@ def test_a_long_answer_at_speed_stays_cheap_and_complete(
 ) -> None:
     """The main thread's own processor time: other work on the machine does not count."""
     page = open_page()
-    page.wait_for_selector("#box textarea:not([disabled])")
-    page.wait_for_function("document.body.dataset.view === 'chat'")
     page.click("[data-drawer=settings]")
     page.fill("#max-new-tokens input", str(N_TOKENS))
     page.press("#max-new-tokens input", "Tab")
@@ -131,7 +72,7 @@ def test_a_long_answer_at_speed_stays_cheap_and_complete(
         )
         spent.append(spent_s())
     page.wait_for_selector("#chat .stats")
-    answer = report(page)
+    answer = report(page)[-1]
     n_tokens = answer["counts"]["d"] + answer["counts"]["t"]
     assert N_TOKENS <= n_tokens < N_TOKENS + 4  # the fake session ends with a whole step
     assert answer["isPainted"]
@@ -247,7 +188,7 @@ def test_a_race_can_be_stopped_and_mistakes_are_named(open_page: Any, session: F
 
 
 def test_a_batch_has_a_plot(open_page: Any) -> None:
-    page = open_page("/compare", viewport={"width": 390, "height": 844}, color_scheme="dark")
+    page = open_page("/compare", width=390, height=844, color_scheme="dark")
     page.wait_for_selector("#race-batch")
     page.click("#race-batch")
     page.wait_for_selector(".race .plot tbody tr")
@@ -262,30 +203,16 @@ def test_a_batch_has_a_plot(open_page: Any) -> None:
 
 
 @pytest.mark.slow
-def test_the_default_model_races(browser: Any) -> None:
-    from eagle_core.session import Session
-
-    try:
-        session = Session.open(LoadConfig(offline=True))
-    except EagleError as error:
-        pytest.skip(f"the default model is not on this machine: {error.message}")
-    history = SqliteHistory(None)
-    app = launch(session, open_browser=False, prevent_thread_lock=True, history=history)
-    page = browser.new_page()
-    page.set_default_timeout(200_000)
-    try:
-        page.goto(f"{app.local_url.rstrip('/')}/compare")
-        page.wait_for_selector("#race-go")
-        page.fill("#race-max-new-tokens input", "48")
-        page.press("#race-max-new-tokens input", "Tab")
-        start_race(page, "List three fruits and repeat the list.")
-        page.wait_for_selector(".race .lane")
-        page.click("text=To the end")
-        card = page.inner_text(".race .card")
-        assert "Identical answers" in card
-        assert "decoding speed" in card
-        assert page.locator(".race .lane >> nth=1").locator(".d").count() > 0
-    finally:
-        page.close()
-        app.close()
-        session.close()
+def test_the_default_model_races(default_model_page: Any) -> None:
+    page = default_model_page
+    page.goto(f"{page.address}/compare")
+    page.wait_for_selector("#race-go")
+    page.fill("#race-max-new-tokens input", "48")
+    page.press("#race-max-new-tokens input", "Tab")
+    start_race(page, "List three fruits and repeat the list.")
+    page.wait_for_selector(".race .lane")
+    page.click("text=To the end")
+    card = page.inner_text(".race .card")
+    assert "Identical answers" in card
+    assert "decoding speed" in card
+    assert page.locator(".race .lane >> nth=1").locator(".d").count() > 0
