@@ -120,6 +120,19 @@ def choose(page: Any, name: str, choice: str) -> None:
     entry.locator(".choices button", has_text=choice).click()
 
 
+def still(page: Any, selector: str) -> None:
+    """Wait until a drawer has come to rest."""
+    page.wait_for_function(
+        "selector => document.querySelector(selector).getAnimations().length === 0", arg=selector
+    )
+    drawn(page)
+
+
+def wait_painted(page: Any) -> None:
+    """Wait until drafted words are colored."""
+    page.wait_for_function("(CSS.highlights.get('eagle-draft')?.size ?? 0) > 0")
+
+
 def report(page: Any) -> Any:
     """How well each answer could be colored."""
     return page.evaluate("window.eagleChat.report()")

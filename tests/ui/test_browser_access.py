@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.browser import BOX, MARKS, ready, send, settled, talk, wait_texts
+from tests.support.browser import BOX, MARKS, ready, send, settled, still, talk, wait_texts
 from tests.support.fake_session import FakeSession
 from tests.support.page_checks import CONTRAST, UNNAMED
 
@@ -80,14 +80,20 @@ def test_scrolling_yields_to_the_reader(open_page: Any, session: FakeSession) ->
     page.mouse.wheel(0, -150)
     page.wait_for_selector("#to-end:visible")
     top = page.evaluate("document.querySelector('#chat [role=log]').scrollTop")
-    page.wait_for_timeout(900)
+    wait_growth(page)
     assert page.evaluate("document.querySelector('#chat [role=log]').scrollTop") == top
     page.click("#to-end")
     page.wait_for_function(at_end)
-    page.wait_for_timeout(500)
-    assert page.evaluate(at_end)
+    wait_growth(page)
+    page.wait_for_function(at_end)
     page.keyboard.press("Escape")
     settled(page)
+
+
+def wait_growth(page: Any) -> None:
+    """Wait until some more lines of the last answer are there."""
+    height = "document.querySelector('#chat [role=log]').scrollHeight"
+    page.wait_for_function(f"low => {height} > low", arg=page.evaluate(height) + 60)
 
 
 def test_phone_and_dark(open_page: Any) -> None:
@@ -99,11 +105,10 @@ def test_phone_and_dark(open_page: Any) -> None:
     box = page.locator("#composer").bounding_box()
     assert box["y"] + box["height"] <= 844
     page.click("[data-drawer=chats]")
-    page.wait_for_timeout(300)
+    still(page, "#chats")
     page.mouse.click(380, 400)  # beside the drawer
     page.wait_for_function("document.body.dataset.chats === 'closed'")
     page.click("[data-drawer=chats]")
-    page.wait_for_timeout(300)
     page.click("#chat-list .open")
     page.wait_for_function("document.body.dataset.chats === 'closed'")
     page.click("[data-theme]")
@@ -118,7 +123,7 @@ def test_accessibility(open_page: Any, scheme: str) -> None:
     page = open_page(width=1500, color_scheme=scheme)
     talk(page, "two")
     page.click("[data-drawer=settings]")
-    page.wait_for_timeout(400)
+    still(page, "#settings")
     poor = page.evaluate(CONTRAST)
     assert poor == [], "\n".join(map(str, poor))
     assert page.evaluate(UNNAMED) == []

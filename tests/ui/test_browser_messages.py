@@ -190,8 +190,7 @@ def test_markdown_is_rendered(open_page: Any, session: FakeSession) -> None:
     assert answer.locator("img").count() == 0
     answer.locator(".code_wrap").hover()
     answer.locator(".copy_code_button").click()
-    page.wait_for_timeout(200)
-    assert "return x + 1" in page.evaluate("navigator.clipboard.readText()")
+    wait_copied(page, "def f(x):\n    return x + 1\n")
     assert page.foreign == []
 
 
@@ -199,5 +198,9 @@ def test_copy_gives_what_was_written(open_page: Any) -> None:
     page = open_page(permissions=["clipboard-read", "clipboard-write"])
     talk(page, "raw")
     tool(page, 1, "Copy")
-    page.wait_for_timeout(200)
-    assert page.evaluate("navigator.clipboard.readText()") == ANSWERS["raw"]
+    wait_copied(page, ANSWERS["raw"])
+
+
+def wait_copied(page: Any, text: str) -> None:
+    is_there = "async want => (await navigator.clipboard.readText()).trim() === want.trim()"
+    page.wait_for_function(is_there, arg=text)
