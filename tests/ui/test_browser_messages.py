@@ -7,7 +7,17 @@ from typing import Any
 
 import pytest
 
-from tests.support.browser import MARKS, n_painted, send, settled, talk, texts, tool, wait_texts
+from tests.support.browser import (
+    MARKS,
+    n_painted,
+    ready,
+    send,
+    settled,
+    talk,
+    texts,
+    tool,
+    wait_texts,
+)
 from tests.support.fake_session import FakeSession
 
 pytestmark = MARKS
@@ -42,6 +52,69 @@ def test_wrong_numbers_are_told_in_the_page(open_page: Any, session: FakeSession
     assert page.locator(".toast-wrap .error").count() == 0
     talk(page, "one")
     assert page.errors == []
+
+
+def test_settings_outlive_a_reload_and_can_be_reset(open_page: Any, session: FakeSession) -> None:
+    page = open_page(width=1500)
+    page.click("[data-drawer=settings]")
+    page.fill("#temperature input[type=number]", "0.7")
+    page.uncheck("#drafting input")
+    page.fill("#system-prompt textarea", "Be kind.")
+    page.click("#settings button:has-text('Draft tree')")
+    page.click("#policy label:has-text('chain')")
+    page.uncheck("#views [data-colors]")
+    page.wait_for_function(
+        "localStorage.getItem('eagle-settings')?.includes('chain') &&"
+        " localStorage.getItem('eagle-settings').includes('kind')"
+    )
+    page.reload()
+    ready(page)
+    wait_value(page, "#temperature input[type=number]", "0.7")
+    wait_value(page, "#system-prompt textarea", "Be kind.")
+    assert not page.is_checked("#drafting input")
+    assert not page.is_checked("#views [data-colors]")
+    talk(page, "one")
+    generation, draft = session.generations[-1]
+    assert (generation.temperature, draft.drafter, draft.tree.policy) == (0.7, "none", "chain")
+    assert session.seen[-1][0] == {"role": "system", "content": "Be kind."}
+    page.click("#reset-settings")
+    wait_value(page, "#temperature input[type=number]", "0")
+    page.wait_for_function(
+        "JSON.stringify(JSON.parse(localStorage.getItem('eagle-settings')).settings) === '{}'"
+    )
+    page.check("#private-switch")
+    page.wait_for_function("document.body.dataset.private === 'on'")
+    page.fill("#system-prompt textarea", "A secret.")
+    page.press("#system-prompt textarea", "Tab")
+    talk(page, "one")
+    assert "secret" not in page.evaluate("JSON.stringify(localStorage)")
+    assert page.errors == []
+
+
+def wait_value(page: Any, selector: str, value: str) -> None:
+    page.wait_for_function(
+        "([selector, value]) => document.querySelector(selector)?.value === value",
+        arg=[selector, value],
+    )
+
+
+def test_the_context_bar_follows_a_growing_answer(open_page: Any, session: FakeSession) -> None:
+    session.step_s = 0.02
+    page = open_page()
+    send(page, "long")
+    shown = (
+        "Number(document.querySelector('#meter [role=meter]')?.getAttribute('aria-valuenow') ?? 0)"
+    )
+    page.wait_for_function(f"{shown} > 60 && window.eaglePage.peek().is_busy")
+    kept = page.inner_text("#meter .kept")
+    page.wait_for_function(f"{shown} > 120")
+    assert number_in(page.inner_text("#meter .kept")) < number_in(kept) < 512
+    page.keyboard.press("Escape")
+    settled(page)
+
+
+def number_in(text: str) -> int:
+    return int("".join(sign for sign in text if sign.isdigit()))
 
 
 def test_versions_branches_and_deletion(open_page: Any, session: FakeSession) -> None:
