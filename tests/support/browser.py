@@ -92,6 +92,14 @@ def wait_free(session: Any, within_s: float = 10.0) -> None:
         time.sleep(0.01)
 
 
+def slowdown() -> float:
+    """How much longer work takes now than on a machine with nothing else to do; 1.0 there."""
+    wall_s, own_s = time.monotonic(), time.thread_time()
+    while time.thread_time() - own_s < 0.1:
+        pass
+    return max(1.0, (time.monotonic() - wall_s) / (time.thread_time() - own_s))
+
+
 def texts(page: Any) -> list[str]:
     """The messages in view, as they were written."""
     return [str(text) for text in page.evaluate("window.eaglePage.peek().turns.map(t => t.text)")]

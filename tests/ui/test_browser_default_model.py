@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import Any
 
 import pytest
 
+from eagle_core.config import DraftConfig, GenerationConfig
+from eagle_core.events import Queued, Started
 from eagle_core.history import SqliteHistory
 from tests.support.browser import (
+    BOX,
     MARKS,
     n_painted,
     ready,
     report,
     send,
     settled,
+    slowdown,
     talk,
     texts,
     tool,
@@ -65,3 +71,44 @@ def test_a_day(default_model_page: Any, history: SqliteHistory) -> None:
     assert n_painted(page) > 0
     (summary,) = history.search("lighthouse")
     assert history.load(summary.id).path[1].figures["tau"] > 1
+
+
+LONG_PROMPT = "The keeper walked slowly down to the beach, where a bottle lay open. " * 260
+
+
+def test_stop_frees_the_engine_while_a_long_prompt_is_read(default_model_page: Any) -> None:
+    """From the press to the next request's start, while about 4,000 tokens are read."""
+    page = default_model_page
+    for press in (lambda: page.keyboard.press("Escape"), lambda: page.click("#box .stop-button")):
+        next_request = NextRequest(page.session)
+        page.fill(BOX, LONG_PROMPT)
+        page.press(BOX, "Enter")
+        page.wait_for_selector("#status >> text=/Reading the prompt: [1-9]/")
+        next_request.start()
+        assert next_request.is_queued.wait(60)
+        factor = slowdown()
+        pressed_s = time.monotonic()
+        press()
+        next_request.join(120)
+        took_s = next_request.started_s - pressed_s
+        print(f"{took_s:.2f} s; other work makes everything {factor:.1f} times as long")
+        assert 0 < took_s < 0.5 * max(factor, slowdown())
+        page.wait_for_selector("#notice >> text=Stopped before the answer began")
+        page.wait_for_function("document.querySelector('#box textarea').value.length > 1000")
+
+
+class NextRequest(threading.Thread):
+    """Another user's request, which waits for the one in the page."""
+
+    def __init__(self, session: Any) -> None:
+        super().__init__(daemon=True)
+        self.session, self.is_queued, self.started_s = session, threading.Event(), 0.0
+
+    def run(self) -> None:
+        messages = [{"role": "user", "content": "Hi"}]
+        one = GenerationConfig(max_new_tokens=1)
+        for event in self.session.chat(messages, one, DraftConfig("none")):
+            if isinstance(event, Queued):
+                self.is_queued.set()
+            elif isinstance(event, Started):
+                self.started_s = time.monotonic()
