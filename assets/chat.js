@@ -185,7 +185,8 @@ two events, `act` for what is done at once and `answer` for what makes the model
     const list = make("dl", {}, ...turn.details.flatMap(([name, value]) => [make("dt", { text: name }), make("dd", { text: value })]));
     const meanings = turn.line.filter(({ label, title }) => label && title);
     const meant = make("ul", { class: "meanings" }, ...meanings.map(({ label, title }) => make("li", {}, make("b", { text: label }), `: ${title}`)));
-    parts.push(make("details", { class: "stats" }, summary, list, meant));
+    const unfold = (event) => event.target.open && event.target.scrollIntoView({ block: "nearest" });
+    parts.push(make("details", { class: "stats", on: { toggle: unfold } }, summary, list, meant));
     return parts;
   }
 
@@ -449,6 +450,11 @@ two events, `act` for what is done at once and `answer` for what makes the model
       const isOutside = !event.target.closest?.("#chats, #settings, [data-drawer], dialog, .options");
       if (isNarrow() && isOutside) ["chats", "settings"].forEach((name) => setDrawer(name, false));
     }, true);
+    placeDrawers();
+    matchMedia(`(max-width: ${NARROW - 1}px)`).addEventListener("change", placeDrawers);
+  }
+
+  function placeDrawers() {
     setDrawer("chats", remembered("chats", true));
     setDrawer("settings", remembered("settings", false));
   }

@@ -194,7 +194,10 @@ only grow. What is drawn from them is in color.js and tokens.js; a frame draws o
       setTimeout(watchChat, 100);
       return;
     }
-    const quiet = () => place.querySelector('[role="log"][aria-live="polite"]')?.setAttribute("aria-live", "off");
+    const quiet = () => {
+      place.querySelector('[role="log"][aria-live="polite"]')?.setAttribute("aria-live", "off");
+      place.querySelector('.examples[role="list"]')?.setAttribute("role", "group"); // its buttons are no list's items
+    };
     new MutationObserver((records) => {
       const last = [...messages()].pop();
       isStale ||= records.some(({ target }) => !last?.contains(target));

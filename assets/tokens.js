@@ -76,8 +76,8 @@ line of text is one block, so that a new token lays out one line. */
     const [title, flow] = section.children;
     if (title.textContent === "") {
       const { d, t } = answer.counts;
-      const counts = d + t ? `${d + t} tokens, ${d} drafted, ${t} by the model. ` : "";
-      title.textContent = `Answer ${index + 1}: ${counts}Its steps and probabilities are not kept; who wrote which words is.`;
+      const counts = d + t ? `${d + t} tokens, ${d} drafted, ${t} by the model; ` : "";
+      title.textContent = `Answer ${index + 1}: ${counts}steps and probabilities are not kept`;
       answer.parts = partsOf(answer);
     }
     const nDrawn = Number(section.dataset.drawn);

@@ -312,8 +312,9 @@ def certificate_html(certificate: Certificate | None) -> str:
     """A badge with the last verification; its figures unfold."""
     if certificate is None:
         return (
-            '<span class="chip verified" data-state="none">not verified yet: run '
-            "<code>eagle-chat verify</code></span>"
+            '<details class="verified" data-state="none"><summary class="chip">not verified</summary>'
+            "<p>This set-up is not verified yet: run <code>eagle-chat verify</code>. It checks that answers "
+            "are the ones of plain decoding.</p></details>"
         )
     n_failed = sum(not check.passed for check in certificate.checks)
     day = certificate.created[:10]

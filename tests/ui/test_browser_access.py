@@ -67,7 +67,7 @@ def test_keys_and_help(open_page: Any, session: FakeSession) -> None:
 
 
 def test_scrolling_yields_to_the_reader(open_page: Any, session: FakeSession) -> None:
-    session.step_s = 0.02
+    session.step_s, session.answers["long"] = 0.1, "a line\n\n" * 400
     page = open_page(height=600)
     send(page, "long")
     at_end = """() => { const e = document.querySelector('#chat [role=log]');
