@@ -24,9 +24,10 @@ _pointer, _int64 = ctypes.c_void_p, ctypes.c_int64
 _SIGNATURES = {
     "eagle_pack": (ctypes.c_int, *[_pointer] * 2, *[_int64] * 2, ctypes.c_int),
     "eagle_unpack": (ctypes.c_int, *[_pointer] * 2, *[_int64] * 2, ctypes.c_int),
-    "eagle_linear": (ctypes.c_int, *[_pointer] * 4, *[_int64] * 3, ctypes.c_int),
-    "eagle_gated_mlp": (ctypes.c_int, *[_pointer] * 5, *[_int64] * 4, ctypes.c_int),
+    "eagle_linear": (ctypes.c_int, *[_pointer] * 5, *[_int64] * 3, ctypes.c_int),
+    "eagle_gated_mlp": (ctypes.c_int, *[_pointer] * 6, *[_int64] * 4, ctypes.c_int),
     "eagle_rms_norm": (*[_pointer] * 3, *[_int64] * 2, ctypes.c_float),
+    "eagle_top": (_pointer, *[_int64] * 3, *[_pointer] * 2, ctypes.c_int),
     "eagle_run": (_pointer, *[_int64] * 2, _pointer, _int64, ctypes.c_int),
     "eagle_attention": (
         *[_pointer, _int64, _int64] * 3, _pointer, _int64, _pointer, *[_int64] * 5, ctypes.c_float,
@@ -46,6 +47,8 @@ def _library() -> ctypes.CDLL:
     library.eagle_packed_bytes.restype = _int64
     library.eagle_race.argtypes = [_pointer, _int64, _int64]
     library.eagle_race.restype = _int64
+    library.eagle_likeliest.argtypes = [_pointer, _int64, _pointer]
+    library.eagle_likeliest.restype = _int64
     library.eagle_can_attend.argtypes = [_int64]
     library.eagle_can_attend.restype = ctypes.c_int
     return library
@@ -105,7 +108,7 @@ def linear(inputs: Tensor, weight: PackedWeight, bias: Tensor | None = None) -> 
     out = inputs.new_empty(*inputs.shape[:-1], weight.n_out)
     _library().eagle_linear(
         weight.format, weight.address, inputs.data_ptr(),
-        None if bias is None else bias.data_ptr(), out.data_ptr(),
+        None if bias is None else bias.data_ptr(), None, out.data_ptr(),
         inputs.numel() // weight.n_in, weight.n_in, weight.n_out, torch.get_num_threads(),
     )  # fmt: skip
     if (recorder := active()) is not None:
@@ -137,8 +140,9 @@ def gated_mlp(inputs: Tensor, gate_up: PackedWeight, down: PackedWeight) -> Tens
     middle = inputs.new_empty(n_rows, down.n_in)
     out = inputs.new_empty(*inputs.shape[:-1], down.n_out)
     _library().eagle_gated_mlp(
-        gate_up.format, gate_up.address, down.address, inputs.data_ptr(), middle.data_ptr(),
-        out.data_ptr(), n_rows, gate_up.n_in, down.n_in, down.n_out, torch.get_num_threads(),
+        gate_up.format, gate_up.address, down.address, inputs.data_ptr(), None,
+        middle.data_ptr(), out.data_ptr(), n_rows, gate_up.n_in, down.n_in, down.n_out,
+        torch.get_num_threads(),
     )  # fmt: skip
     if (recorder := active()) is not None:
         recorder.product(GATED_MLP, (inputs, middle, out), [
@@ -167,6 +171,29 @@ def race(probabilities: Tensor, key: int) -> int:
     """Winner of an exponential race over [V] f32; see :func:`eagle_core.sampling.race`."""
     winner: int = _library().eagle_race(probabilities.data_ptr(), probabilities.shape[0], key)
     return winner
+
+
+def likeliest(logits: Tensor) -> tuple[int, float]:
+    """The first of the highest of [V] f32 and its softmax; no number if one of them is none."""
+    probability = ctypes.c_float()
+    winner: int = _library().eagle_likeliest(
+        logits.data_ptr(), logits.shape[0], ctypes.addressof(probability)
+    )
+    return winner, probability.value
+
+
+def top(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The ``k`` likeliest tokens of each row: [R, V] f32 -> ids [R, k] i64, log-probabilities [R, k] f32.
+
+    What is no number counts as -1e9; k is at most V.
+    """
+    logits = logits.contiguous()
+    n_rows, n = logits.shape
+    ids, scores = torch.empty(n_rows, k, dtype=torch.long), torch.empty(n_rows, k)
+    _library().eagle_top(
+        logits.data_ptr(), n_rows, n, k, ids.data_ptr(), scores.data_ptr(), torch.get_num_threads()
+    )
+    return ids, scores
 
 
 @lru_cache(maxsize=64)
@@ -217,9 +244,11 @@ __all__ = [
     "has_fast_int8",
     "has_kernels",
     "interleaved",
+    "likeliest",
     "linear",
     "race",
     "rms_norm",
     "run_program",
     "separated",
+    "top",
 ]

@@ -246,3 +246,46 @@ def test_switched_off_without_a_compiler_or_by_the_variable(monkeypatch, tmp_pat
     assert "cannot be compiled" in caplog.text
     kernels = tmp_path / "cache" / "kernels"
     assert not kernels.exists() or not [p for p in kernels.rglob("*") if p.suffix == ".so"]
+
+
+@pytest.mark.parametrize("n", [1, 5, 16, 33, 1000])
+def test_the_likeliest_token_is_the_first_highest_with_its_softmax(n):
+    for seed in range(20):
+        logits = draw(n, seed=seed).round(decimals=1) * 3  # with ties
+        best, chance = ops.likeliest(logits)
+        assert best == int((logits == logits.max()).nonzero()[0])
+        assert chance == pytest.approx(float(logits.softmax(0).max()), rel=1e-5)
+    logits[n // 2] = float("nan")
+    assert ops.likeliest(logits)[1] != ops.likeliest(logits)[1]
+    logits[n // 2] = float("-inf")
+    assert ops.likeliest(logits)[1] == pytest.approx(
+        float(logits.softmax(0).max()), rel=1e-5, nan_ok=n == 1
+    )
+    logits[n // 2] = float("inf")
+    assert ops.likeliest(logits)[1] != ops.likeliest(logits)[1]
+
+
+@pytest.mark.parametrize(("n", "k"), [(1, 1), (5, 5), (16, 3), (33, 10), (5000, 10)])
+def test_the_top_tokens_are_those_of_a_sort(n, k):
+    for seed in range(20):
+        logits = draw(3, n, seed=seed) * 3
+        ids, scores = ops.top(logits, k)
+        wanted = logits.log_softmax(-1).topk(k)
+        torch.testing.assert_close(scores, wanted.values, atol=1e-5, rtol=1e-5)
+        assert torch.equal(ids, wanted.indices)
+
+
+def test_of_equal_tokens_the_first_are_taken_and_what_is_no_number_last():
+    logits = torch.zeros(2, 40)
+    logits[1, :3] = torch.tensor([float("nan"), float("-inf"), 5.0])
+    ids, scores = ops.top(logits, 4)
+    assert ids.tolist() == [[0, 1, 2, 3], [2, 3, 4, 5]]
+    assert scores[0].tolist() == pytest.approx([-torch.tensor(40.0).log().item()] * 4)
+    assert scores[1].tolist() == [-1e9] * 4
+    nothing = torch.full((1, 20), float("nan"))
+    assert ops.top(nothing, 3)[0].tolist() == [[0, 1, 2]]
+    few = torch.full((1, 20), float("-inf"))
+    few[0, 1] = 2.0
+    ids, scores = ops.top(few, 3)
+    assert ids.tolist() == [[1, 0, 2]]
+    assert scores.tolist() == [[0.0, -1e9, -1e9]]
