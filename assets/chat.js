@@ -685,6 +685,7 @@ two events, `act` for what is done at once and `answer` for what makes the model
     if (index >= 0 && rows()[index]) edit(all[index], rows()[index]);
   }
 
+  when("#main, #compare, #models", paintTheme);
   document.addEventListener("keydown", onKey, true);
   window.eaglePage = { composer, chats, bar, settingsChanged, used, peek: () => state.now };
 })();
