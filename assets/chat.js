@@ -313,13 +313,13 @@ two events, `act` for what is done at once and `answer` for what makes the model
   function keepSettings(settings) {
     if (state.now.is_private) return; // a private chat leaves nothing behind
     const preset = $("#preset input")?.value;
-    store("eagle-settings", JSON.stringify({ settings, preset }));
+    store("eagle-panel", JSON.stringify({ settings, preset }));
   }
 
   function restoreSettings() {
     let kept = null;
     try {
-      kept = JSON.parse(stored("eagle-settings"));
+      kept = JSON.parse(stored("eagle-panel"));
     } catch {
       /* not what this page wrote */
     }

@@ -64,8 +64,8 @@ def test_settings_outlive_a_reload_and_can_be_reset(open_page: Any, session: Fak
     page.click("#policy label:has-text('chain')")
     page.uncheck("#views [data-colors]")
     page.wait_for_function(
-        "localStorage.getItem('eagle-settings')?.includes('chain') &&"
-        " localStorage.getItem('eagle-settings').includes('kind')"
+        "localStorage.getItem('eagle-panel')?.includes('chain') &&"
+        " localStorage.getItem('eagle-panel').includes('kind')"
     )
     page.reload()
     ready(page)
@@ -80,7 +80,7 @@ def test_settings_outlive_a_reload_and_can_be_reset(open_page: Any, session: Fak
     page.click("#reset-settings")
     wait_value(page, "#temperature input[type=number]", "0")
     page.wait_for_function(
-        "JSON.stringify(JSON.parse(localStorage.getItem('eagle-settings')).settings) === '{}'"
+        "JSON.stringify(JSON.parse(localStorage.getItem('eagle-panel')).settings) === '{}'"
     )
     page.check("#private-switch")
     page.wait_for_function("document.body.dataset.private === 'on'")

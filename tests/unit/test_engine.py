@@ -270,7 +270,8 @@ def test_features_committed_are_those_of_the_text(target, truth):
 def test_cancelling_between_chunks_and_steps(target, truth):
     finished = finish(run(target, oracle(truth), is_cancelled=lambda: True))
     assert (finished.reason, finished.token_ids) == ("cancelled", ())
-    answers = iter([False, False, False, True])
+    n_asked = 1 + target.n_layers + 2  # before the chunk, before its layers, before two steps
+    answers = iter([*[False] * n_asked, True])
     finished = finish(run(target, oracle(truth), is_cancelled=lambda: next(answers)))
     assert finished.reason == "cancelled"
     assert list(finished.token_ids) == truth[: finished.stats.n_tokens]
