@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from eagle_core import templates
+from eagle_core import catalog, templates
 from eagle_core._version import __version__
 from eagle_core.chat_text import ChatText
 from eagle_core.config import DraftConfig, GenerationConfig, HeadDType, LoadConfig
@@ -103,6 +103,7 @@ class Session:
         self._hidden_ids = self._eos_ids | special_ids(base.tokenizer)
         self._cached_ids: list[int] = []
         self._queue = TicketQueue()
+        self._auto_tree = catalog.default_tree(catalog.lookup(base.name), self._target.device.type)
         self.info = SessionInfo(
             base=base.name,
             head=head_name,
@@ -163,6 +164,11 @@ class Session:
     def target(self) -> Target:
         """The base model as the loop sees it."""
         return self._target
+
+    @property
+    def head(self) -> DraftHead | None:
+        """The head, ready to draft; None without one."""
+        return self._head
 
     @property
     def eos_ids(self) -> frozenset[int]:
@@ -242,9 +248,15 @@ class Session:
             self._queue.leave(ticket)
 
     def forget(self) -> None:
-        """Drop the cached prompt, so that the next request reads its whole prompt anew."""
+        """Drop the cached prompt, so that the next request reads its whole prompt anew.
+
+        What was recorded and measured of the drafter stays, as it does between the turns of a chat.
+        """
         with self._turn():
-            self._reset()
+            self._cache.reset()
+            self._cached_ids = []
+            if self._eagle is not None:
+                self._eagle.reset()
 
     def explain_difference(
         self,
@@ -382,13 +394,15 @@ class Session:
             self._settle(ids, drafter)
 
     def _allowed(self, draft: DraftConfig) -> DraftConfig:
-        """What is left of the wish after the self-test: a chain, or no drafting."""
+        """The wish with the tree that ``auto`` means here; after the self-test a chain, or no drafting."""
         if self.info.drafting == "none":
             return dataclasses.replace(draft, drafter="none")
+        tree = draft.tree
+        if tree.policy == "auto" and tree.start is None:
+            tree = dataclasses.replace(self._auto_tree, lookup=tree.lookup)
         if self.info.drafting == "chain":
-            tree = dataclasses.replace(draft.tree, policy="chain", lookup=0)
-            return dataclasses.replace(draft, tree=tree)
-        return draft
+            tree = dataclasses.replace(tree, policy="chain", lookup=0)
+        return dataclasses.replace(draft, tree=tree)
 
     def _prepare(self, prompt_ids: list[int], draft: DraftConfig) -> Drafter:
         """The drafter for a request, it and the cache holding the rows that the prompt shares with the last.

@@ -87,8 +87,13 @@ class EagleDrafter:
         self._tree, self._ways = tree, tree.ways
         self._pace: Pace | None = None  # what chooses among the ways of ``auto``
         if tree.policy == "auto":
-            name = " ".join(f"{way.depth}/{way.branching}/{way.size}" for way in self._ways)
-            self._pace = self._paces.of(f"{name}, {tree.lookup} looked up", len(self._ways) + 2)
+            names = [
+                f"{way.policy} {way.depth}/{way.branching}/{way.size}"
+                + (f" {way.shape}" if way.policy == "static" else "")
+                for way in self._ways
+            ]
+            name = f"{', '.join(names)}; {tree.lookup} looked up"
+            self._pace = self._paces.of(name, len(self._ways) + 2)
 
     @property
     def length(self) -> int:
@@ -446,9 +451,10 @@ def _can_be_recorded(head: DraftHead) -> bool:
 
 def max_drafted_rows(tree: TreeConfig) -> int:
     """Cache rows that one proposal may write beside the committed ones."""
-    if tree.paths is not None:
-        return tree.head_nodes
-    return max(max(way.depth * way.branching, way.size) for way in tree.ways)
+    return max(
+        max(way.depth * way.branching, way.size) if way.paths is None else way.head_nodes
+        for way in tree.ways
+    )
 
 
 __all__ = ["EagleDrafter", "max_drafted_rows"]

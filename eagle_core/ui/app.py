@@ -232,13 +232,13 @@ def build_page(
         limits: what strangers may ask for, told on the page.
     """
     app = QuietBlocks(title=TITLE, analytics_enabled=False, fill_height=True)
-    with app:
-        build_chat(slot, rooms, app, limits)
-    with app.route("Compare", "/compare", show_in_navbar=False):
-        races = build_compare(slot, app)
     models = ModelsHandlers(
         slot, lambda: rooms.is_busy or races.is_busy, open_model, settings, can_change
     )
+    with app:
+        build_chat(slot, rooms, app, models, limits)
+    with app.route("Compare", "/compare", show_in_navbar=False):
+        races = build_compare(slot, app)
     with app.route("Models", "/models", show_in_navbar=False):
         build_models(models, app)
     most = limits.max_waiting if limits is not None else None

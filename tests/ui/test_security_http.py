@@ -17,9 +17,9 @@ from eagle_core.history import SqliteHistory
 from eagle_core.ui.access import Credentials
 from eagle_core.ui.app import Running, listen, serve
 from eagle_core.ui.backend import SessionSlot
+from tests.support.chat_page import DEFAULTS
 from tests.support.fake_session import FakeSession
 from tests.support.http_page import call
-from tests.ui.test_ui_units import DEFAULTS
 
 pytestmark = [
     pytest.mark.usefixtures("_gradio_cleans_up"),

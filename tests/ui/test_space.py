@@ -27,12 +27,12 @@ from eagle_core.ui.copies import BrowserCopies
 from eagle_core.ui.shared import Limited, Limits
 from eagle_core.ui.zero import LONGEST_S, ZeroSession, answer_seconds, race_seconds
 from tests.support import spaces_stub
+from tests.support.chat_page import DEFAULTS
 from tests.support.cli import save_head
 from tests.support.fake_session import FakeSession
 from tests.support.http_page import call
 from tests.support.spaces_stub import Calls
 from tests.support.tiny_models import save_llama
-from tests.ui.test_ui_units import DEFAULTS
 
 ROOT = Path(__file__).parents[2]
 SHORT = GenerationConfig(max_new_tokens=24)
