@@ -67,26 +67,10 @@ def launch(
     slot, rooms = SessionSlot(None if callable(session) else session), Rooms(stores(host, history))
     if callable(session):
         slot.open_in_background(session)
-    free = free_port(host, port or DEFAULT_PORT)
+    wanted = free_port(host, port or DEFAULT_PORT)  # fails before anything is built
     app = build_page(slot, rooms, open_model, settings, host in page.LOOPBACK)
     keep_proxies_off_loopback()
-    app.launch(
-        server_name=host,
-        server_port=free,
-        inbrowser=open_browser,
-        share=False,
-        quiet=True,
-        prevent_thread_lock=True,
-        ssr_mode=False,
-        footer_links=[],
-        run_history=False,
-        pwa=False,
-        mcp_server=False,
-        enable_monitoring=False,
-        app_kwargs={"middleware": page.middleware(host), "routes": [rooms.paces.route()]},
-        theme=page.theme(),
-        head=page.head(),
-    )
+    start(app, host, wanted, rooms, open_browser)
     if on_ready is not None:
         on_ready(str(app.local_url))
     if prevent_thread_lock:
@@ -97,6 +81,35 @@ def launch(
         rooms.stop_all()
         slot.close()
     return app
+
+
+def start(app: gr.Blocks, host: str, wanted: int, rooms: Rooms, open_browser: bool) -> None:
+    """Serve on ``wanted``, or on another port if some program took that one since it was found free."""
+    for port in (wanted, 0):
+        try:
+            app.launch(
+                server_name=host,
+                server_port=free_port(host, port),
+                inbrowser=open_browser,
+                share=False,
+                quiet=True,
+                prevent_thread_lock=True,
+                ssr_mode=False,
+                footer_links=[],
+                run_history=False,
+                pwa=False,
+                mcp_server=False,
+                enable_monitoring=False,
+                app_kwargs={"middleware": page.middleware(host), "routes": [rooms.paces.route()]},
+                theme=page.theme(),
+                head=page.head(),
+            )
+        except OSError as error:
+            if port == 0:
+                raise
+            logger.info("port %d was taken meanwhile: %s", port, error)
+        else:
+            return
 
 
 def free_port(host: str, wanted: int) -> int:
