@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from eagle_core.history import SqliteHistory
+from eagle_core.ui import app as ui_app
 from eagle_core.ui import launch
+from eagle_core.ui.app import free_port
 from tests.support.browser import (
     BOX,
     MARKS,
@@ -205,6 +209,22 @@ def test_attacks_stay_text(open_page: Any) -> None:
     assert hit
     assert page.foreign == []
     assert page.errors == []
+
+
+def test_a_port_that_is_taken_at_the_last_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        taken = other.getsockname()[1]
+        found = iter([taken, taken, free_port("127.0.0.1", 0)])
+        monkeypatch.setattr(ui_app, "free_port", lambda host, wanted: next(found))
+        app = launch(FakeSession(), open_browser=False, prevent_thread_lock=True)  # type: ignore[arg-type]
+        try:
+            assert str(taken) not in app.local_url
+            with urllib.request.urlopen(app.local_url) as answer:
+                assert answer.status == 200
+        finally:
+            app.close()
 
 
 @pytest.mark.parametrize("name", list(CORPUS))

@@ -191,7 +191,7 @@ def test_the_badge_says_what_is_known() -> None:
     failed = dataclasses.replace(GOOD, checks=(Check("model", "x", False, "no"),))
     assert "verification failed: 1 of 1" in render.header_html(info, failed)
     limited = dataclasses.replace(info, drafting="chain", drafting_reason="why")
-    assert 'title="why">drafting: chain' in render.header_html(limited)
+    assert 'class="chip">drafting: chain</summary><p>why</p>' in render.header_html(limited)
 
 
 def test_the_command(
