@@ -80,6 +80,14 @@ textContent only. Tokens are drawn once; a line of text is one block, so that a 
     return more.length;
   }
 
+  // Signs of terminals and of the direction of writing: unseen, they could turn the tokens around them.
+  const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
+
+  const visible = (text) =>
+    text
+      .replace(UNSEEN, (sign) => `⟨U+${sign.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`)
+      .replace(/\n/g, "↵\n");
+
   function drawToken(flow, token) {
     const [, origin, , step, , text] = token;
     let line = flow.lastElementChild;
@@ -97,7 +105,7 @@ textContent only. Tokens are drawn once; a line of text is one block, so that a 
       if (before) firsts.set(group, firsts.get(before) ?? before);
       line.append(group);
     }
-    const made = element("span", `token-${origin}`, text === "" ? "∅" : text.replace(/\n/g, "↵\n"));
+    const made = element("span", `token-${origin}`, text === "" ? "∅" : visible(text));
     facts.set(made, token);
     made.tabIndex = last ? -1 : 0;
     group.append(made);

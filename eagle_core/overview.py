@@ -123,18 +123,20 @@ def load_config(
     device = "auto"
     if fit is not None and fit.device != machine.device and precision == fit.precision:
         device = fit.device
-    is_on_cpu = "cpu" in (device, machine.device)
+    changes = {"base": name, "head": head, "device": device, "chat_template": None}
+    config = dataclasses.replace(other or LoadConfig(), **changes)  # type: ignore[arg-type]
+    return in_precision(config, precision, is_on_cpu="cpu" in (device, machine.device))
+
+
+def in_precision(config: LoadConfig, precision: str, is_on_cpu: bool) -> LoadConfig:
+    """The same model in a precision of the catalogue's, or in what is found best ("auto")."""
     quantization = {"int8": "int8" if is_on_cpu else "int8-bnb", "nf4": "nf4"}
     is_plain = precision in ("float32", "bfloat16")
     changes = {
-        "base": name,
-        "head": head,
         "dtype": precision if is_plain else "auto",
         "quantization": "none" if is_plain else quantization.get(precision, "auto"),
-        "device": device,
-        "chat_template": None,
     }
-    return dataclasses.replace(other or LoadConfig(), **changes)  # type: ignore[arg-type]
+    return dataclasses.replace(config, **changes)  # type: ignore[arg-type]
 
 
 def fits_beside(entry: CatalogEntry, precision: str, machine: Machine) -> bool:
@@ -165,6 +167,7 @@ __all__ = [
     "catalogue",
     "disk_bytes",
     "fits_beside",
+    "in_precision",
     "load_config",
     "look_up",
     "precisions_for",

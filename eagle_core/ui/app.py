@@ -66,6 +66,7 @@ def launch(
     """
     slot, rooms = SessionSlot(None if callable(session) else session), Rooms(stores(host, history))
     if callable(session):
+        slot.config = settings or LoadConfig()
         slot.open_in_background(session)
     free = free_port(host, port or DEFAULT_PORT)
     app = build_page(slot, rooms, open_model, settings, host in page.LOOPBACK)
@@ -141,7 +142,7 @@ def build_page(
     with app:
         build_chat(slot, rooms, app)
     with app.route("Compare", "/compare", show_in_navbar=False):
-        races = build_compare(slot, app)
+        races = build_compare(slot, app, open_model if can_change else None, lambda: rooms.is_busy)
     models = ModelsHandlers(
         slot, lambda: rooms.is_busy or races.is_busy, open_model, settings, can_change
     )
