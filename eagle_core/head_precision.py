@@ -12,7 +12,9 @@ import torch
 from torch import nn
 
 from eagle_core.config import HeadDType
+from eagle_core.errors import ModelError
 from eagle_core.kernels.attention import use_rows_attention
+from eagle_core.kernels.ops import has_fast_int8, has_kernels
 from eagle_core.packing import pack_layers
 from eagle_core.quantization import require_bitsandbytes
 
@@ -24,18 +26,23 @@ def place_head(
     device: torch.device,
     dtype: torch.dtype,
     wanted: HeadDType = "auto",
-    *,
-    is_int8: bool = False,
 ) -> Head:
     """Make a loaded head ready to draft.
 
     Args:
         device: of the base's LM head.
-        dtype: the base's; ``auto`` takes it, and 4-bit weights are computed in it.
-        is_int8: keep its weights in 8 bits on a CPU, as the base's are.
-    Raises: ModelError when 4 bits are wanted and bitsandbytes does not work here.
+        dtype: the base's; ``auto`` takes it, and 4-bit weights are computed in it. Where the base computes in
+            float32 and the kernels multiply bytes faster, ``auto`` is int8.
+    Raises: ModelError when 4 bits are wanted and bitsandbytes does not work here, or 8 bits where there are
+        no kernels for them.
     """
-    if wanted not in ("auto", "nf4"):
+    if wanted == "int8":
+        _require_int8(device)
+    is_float32_on_cpu = device.type == "cpu" and dtype == torch.float32
+    is_int8 = wanted == "int8" or (wanted == "auto" and is_float32_on_cpu and has_fast_int8())
+    if is_int8:
+        dtype = torch.float32
+    elif wanted not in ("auto", "nf4"):
         dtype = getattr(torch, wanted)
     head = head.to("cpu", dtype).train(False)
     if wanted == "nf4":
@@ -47,8 +54,25 @@ def place_head(
     return head
 
 
+def _require_int8(device: torch.device) -> None:
+    if device.type != "cpu" or not has_kernels():
+        raise ModelError(
+            "a head in int8 needs this project's own kernels",
+            expected="a CPU and a C++ compiler",
+            got=device.type if device.type != "cpu" else "no compiler that works",
+            hint="leave --head-dtype at auto",
+        )
+
+
+def is_int8(head: nn.Module) -> bool:
+    """Whether a placed head keeps its weights in 8 bits for the kernels."""
+    return any(getattr(module, "is_int8", False) for module in head.modules())
+
+
 def head_dtype_name(head: nn.Module, wanted: HeadDType) -> str:
     """How a placed head's precision is called."""
+    if is_int8(head):
+        return "int8"
     return wanted if wanted == "nf4" else str(compute_dtype(head)).removeprefix("torch.")
 
 
@@ -75,4 +99,4 @@ def _quantize(parent: nn.Module, dtype: torch.dtype) -> None:
         setattr(parent, name, quantized)
 
 
-__all__ = ["compute_dtype", "head_dtype_name", "place_head"]
+__all__ = ["compute_dtype", "head_dtype_name", "is_int8", "place_head"]

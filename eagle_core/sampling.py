@@ -17,7 +17,7 @@ from transformers import MinPLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from eagle_core.config import GenerationConfig
 from eagle_core.errors import ModelError
-from eagle_core.kernels.ops import has_kernels
+from eagle_core.kernels.ops import has_kernels, likeliest
 from eagle_core.kernels.ops import race as kernel_race
 
 _MASK_64 = (1 << 64) - 1
@@ -110,6 +110,9 @@ def choose(logits: Tensor, noise: Tensor, config: GenerationConfig) -> tuple[Ten
     """
     check_logits(logits)
     if config.temperature == 0:
+        if logits.dtype == torch.float32 and logits.device.type == "cpu" and has_kernels():
+            best, chances = zip(*map(likeliest, logits.contiguous()), strict=True)
+            return torch.tensor(best), torch.tensor(chances)
         tokens = logits.argmax(dim=-1)  # [R]
         scores = logits.float()
         chosen = scores.gather(1, tokens.unsqueeze(1)).squeeze(1)  # [R]

@@ -124,10 +124,7 @@ class Session:
         n_head_parameters = 0
         if head is not None:
             n_head_parameters = sum(parameter.numel() for parameter in head.parameters())
-            head = place_head(
-                head, self._target.device, self._target.dtype, head_dtype,
-                is_int8=base.quantization == "int8" and head_dtype == "auto",
-            )  # fmt: skip
+            head = place_head(head, self._target.device, self._target.dtype, head_dtype)
         self._head = head
         self._eagle: EagleDrafter | None = None
         self._eos_ids = self._target.eos_ids(base.tokenizer)

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from eagle_core.heads.families import HeadConfig
     from eagle_core.session import Session
 
-CONVERSATIONS_NAME = "conversations.npz"
-
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Add ``train collect``, ``train fit`` and ``train eval``."""
@@ -82,7 +80,7 @@ def run_collect(args: argparse.Namespace) -> int:
     Raises: EagleError.
     """
     from eagle_core.heads.eagle3 import default_feature_layers
-    from eagle_core.train.dataset import extract_features
+    from eagle_core.train.dataset import CONVERSATIONS_NAME, extract_features
 
     config = read_config(args, CollectConfig)
     out = Path(args.out)
@@ -225,7 +223,9 @@ def head_shape(config: FitConfig, base: Any, feature_layers: tuple[int, ...]) ->
             got="features after the last layer only",
             hint="run `eagle-chat train collect --arch eagle3`; --token-ids takes the conversations over",
         )
-    return eagle3_for_base(base, feature_layers, n_layers=n_layers, draft_vocab_size=n_scored)
+    return eagle3_for_base(
+        base, feature_layers, n_layers=n_layers, draft_vocab_size=n_scored, fc_norm=config.feature_norm
+    )  # fmt: skip
 
 
 def check_data_fits(meta: dict[str, Any], base: str, hidden_size: int) -> None:

@@ -22,6 +22,7 @@ from eagle_core.config import GenerationConfig, TreeConfig
 from eagle_core.draft_plan import DraftPlan, DrawnCandidates, Pick, draft_plan
 from eagle_core.drafters.base import Budget
 from eagle_core.errors import DraftError
+from eagle_core.head_precision import is_int8
 from eagle_core.heads.base import DraftHead
 from eagle_core.heads.scorer import draft_scorer
 from eagle_core.kernels.attention import uses_rows_attention
@@ -61,7 +62,9 @@ class EagleDrafter:
     ) -> None:
         self._head, self._embed = head, head.embed_tokens or embed
         self._vocabulary = head.draft_vocabulary
-        self._lm_head = head.lm_head or draft_scorer(lm_head, self._vocabulary)
+        self._lm_head = head.lm_head or draft_scorer(
+            lm_head, self._vocabulary, is_int8=is_int8(head)
+        )
         self._vocabulary_size = int(getattr(head.lm_head or lm_head, "out_features", 0)) or 1 << 30
         self._paces: dict[tuple[TreeConfig, ...], Pace] = {}  # what was measured outlives a request
         self._use(tree)

@@ -18,7 +18,12 @@ def make_head(config: HeadConfig) -> DraftHead:
 
 
 def eagle3_for_base(
-    base: Any, feature_layers: Sequence[int], *, n_layers: int = 1, draft_vocab_size: int = 0
+    base: Any,
+    feature_layers: Sequence[int],
+    *,
+    n_layers: int = 1,
+    draft_vocab_size: int = 0,
+    fc_norm: bool = False,
 ) -> Eagle3Config:
     """A head shaped like one decoder layer of ``base`` (a transformers text config)."""
     shape = config_for_base(base, n_layers=n_layers)
@@ -33,6 +38,7 @@ def eagle3_for_base(
         vocab_size=int(base.vocab_size),
         draft_vocab_size=0 if draft_vocab_size == base.vocab_size else draft_vocab_size,
         n_layers=n_layers,
+        fc_norm=fc_norm,
         rms_norm_eps=shape.rms_norm_eps,
         rope_theta=shape.rope_theta,
     )

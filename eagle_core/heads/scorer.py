@@ -10,8 +10,13 @@ from torch import Tensor, nn
 from eagle_core.packing import packed_if_faster, weight_of
 
 
-def draft_scorer(lm_head: nn.Module, vocabulary: Tensor | None) -> Callable[[Tensor], Tensor]:
-    """Features [R, D] -> logits [R, V'] over the draft vocabulary, or over all tokens without one."""
+def draft_scorer(
+    lm_head: nn.Module, vocabulary: Tensor | None, *, is_int8: bool = False
+) -> Callable[[Tensor], Tensor]:
+    """Features [R, D] -> logits [R, V'] over the draft vocabulary, or over all tokens without one.
+
+    Args: is_int8: round the scores' weights to 8 bits, where they are a copy.
+    """
     weight = getattr(lm_head, "weight", None)
     if not isinstance(weight, Tensor) or not weight.is_floating_point():  # quantized
         return (
@@ -30,7 +35,8 @@ def draft_scorer(lm_head: nn.Module, vocabulary: Tensor | None) -> Callable[[Ten
                 sliced.bias.copy_(bias[vocabulary])
         return in_dtype(
             packed_if_faster(
-                sliced.requires_grad_(False), is_int8=getattr(lm_head, "is_int8", False)
+                sliced.requires_grad_(False),
+                is_int8=is_int8 or getattr(lm_head, "is_int8", False),
             ),
             weight.dtype,
         )

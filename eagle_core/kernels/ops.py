@@ -24,8 +24,8 @@ _pointer, _int64 = ctypes.c_void_p, ctypes.c_int64
 _SIGNATURES = {
     "eagle_pack": (ctypes.c_int, *[_pointer] * 2, *[_int64] * 2, ctypes.c_int),
     "eagle_unpack": (ctypes.c_int, *[_pointer] * 2, *[_int64] * 2, ctypes.c_int),
-    "eagle_linear": (ctypes.c_int, *[_pointer] * 4, *[_int64] * 3, ctypes.c_int),
-    "eagle_gated_mlp": (ctypes.c_int, *[_pointer] * 5, *[_int64] * 4, ctypes.c_int),
+    "eagle_linear": (ctypes.c_int, *[_pointer] * 5, *[_int64] * 3, ctypes.c_int),
+    "eagle_gated_mlp": (ctypes.c_int, *[_pointer] * 6, *[_int64] * 4, ctypes.c_int),
     "eagle_rms_norm": (*[_pointer] * 3, *[_int64] * 2, ctypes.c_float),
     "eagle_run": (_pointer, *[_int64] * 2, _pointer, _int64, ctypes.c_int),
     "eagle_attention": (
@@ -46,6 +46,8 @@ def _library() -> ctypes.CDLL:
     library.eagle_packed_bytes.restype = _int64
     library.eagle_race.argtypes = [_pointer, _int64, _int64]
     library.eagle_race.restype = _int64
+    library.eagle_likeliest.argtypes = [_pointer, _int64, _pointer]
+    library.eagle_likeliest.restype = _int64
     library.eagle_can_attend.argtypes = [_int64]
     library.eagle_can_attend.restype = ctypes.c_int
     return library
@@ -105,7 +107,7 @@ def linear(inputs: Tensor, weight: PackedWeight, bias: Tensor | None = None) -> 
     out = inputs.new_empty(*inputs.shape[:-1], weight.n_out)
     _library().eagle_linear(
         weight.format, weight.address, inputs.data_ptr(),
-        None if bias is None else bias.data_ptr(), out.data_ptr(),
+        None if bias is None else bias.data_ptr(), None, out.data_ptr(),
         inputs.numel() // weight.n_in, weight.n_in, weight.n_out, torch.get_num_threads(),
     )  # fmt: skip
     if (recorder := active()) is not None:
@@ -137,8 +139,9 @@ def gated_mlp(inputs: Tensor, gate_up: PackedWeight, down: PackedWeight) -> Tens
     middle = inputs.new_empty(n_rows, down.n_in)
     out = inputs.new_empty(*inputs.shape[:-1], down.n_out)
     _library().eagle_gated_mlp(
-        gate_up.format, gate_up.address, down.address, inputs.data_ptr(), middle.data_ptr(),
-        out.data_ptr(), n_rows, gate_up.n_in, down.n_in, down.n_out, torch.get_num_threads(),
+        gate_up.format, gate_up.address, down.address, inputs.data_ptr(), None,
+        middle.data_ptr(), out.data_ptr(), n_rows, gate_up.n_in, down.n_in, down.n_out,
+        torch.get_num_threads(),
     )  # fmt: skip
     if (recorder := active()) is not None:
         recorder.product(GATED_MLP, (inputs, middle, out), [
@@ -167,6 +170,15 @@ def race(probabilities: Tensor, key: int) -> int:
     """Winner of an exponential race over [V] f32; see :func:`eagle_core.sampling.race`."""
     winner: int = _library().eagle_race(probabilities.data_ptr(), probabilities.shape[0], key)
     return winner
+
+
+def likeliest(logits: Tensor) -> tuple[int, float]:
+    """The first of the highest of [V] f32 and its softmax; no number if one of them is none."""
+    probability = ctypes.c_float()
+    winner: int = _library().eagle_likeliest(
+        logits.data_ptr(), logits.shape[0], ctypes.addressof(probability)
+    )
+    return winner, probability.value
 
 
 @lru_cache(maxsize=64)
@@ -217,6 +229,7 @@ __all__ = [
     "has_fast_int8",
     "has_kernels",
     "interleaved",
+    "likeliest",
     "linear",
     "race",
     "rms_norm",

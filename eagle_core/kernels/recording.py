@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 SLOTS = 28  # numbers per native step; program.cpp
 DIMS = 5
-LINEAR, GATED_MLP, RMS_NORM, ATTENTION, APPEND, ADD, MUL, SUB, NEG, COPY = range(10)
+LINEAR, GATED_MLP, RMS_NORM, ATTENTION, APPEND, ADD, MUL, SUB, NEG, COPY, ROTATE = range(11)
 LINEAR_OUT = 5  # slot of a product's result
 READS_HOST = frozenset(
     {
@@ -173,9 +173,9 @@ class Recorder:
         return steps
 
     def product(self, kind: int, tensors: Sequence[Tensor], numbers: list[int]) -> None:
-        """A native step made by ``ops``; ``tensors`` are what it reads and writes."""
+        """A native step made by ``ops``; ``tensors`` are its input and then what it writes."""
         self.kept.append(tuple(tensors))
-        self.n_bytes += tensors[-1].nbytes
+        self.n_bytes += sum(tensor.nbytes for tensor in tensors[1:])
         self._changing |= {_storage(tensor) for tensor in tensors}
         self.steps.append(_padded([kind, *numbers]))
 

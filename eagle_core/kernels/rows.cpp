@@ -35,6 +35,7 @@ constexpr int kRows = 3;
 typedef float Floats __attribute__((vector_size(64), aligned(4), may_alias));
 typedef int32_t Signed __attribute__((vector_size(64), aligned(4), may_alias));
 typedef uint32_t Words __attribute__((vector_size(64), aligned(4), may_alias));
+typedef int8_t Bytes __attribute__((vector_size(16), aligned(1), may_alias));
 
 inline Floats load(const float* from) { return *reinterpret_cast<const Floats*>(from); }
 inline void store(float* to, Floats values) { *reinterpret_cast<Floats*>(to) = values; }
@@ -56,50 +57,86 @@ struct BFloat16Panel {
   }
 };
 
-// out[r][0..31] = x[r] . panel, for R rows.
+// sums[r][0..31] += x[r][0..count) . panel, for R rows that lie ``stride`` apart.
 template <class Panel, int R>
-inline void multiply(const char* panel, const float* x, int64_t n_in, Floats out[][2]) {
+void multiply(const char* panel, const float* x, int64_t stride, int64_t count, Floats found[][2]) {
   Floats sums[R][2];
-  for (int r = 0; r < R; ++r) sums[r][0] = sums[r][1] = Floats{};
-  for (int64_t k = 0; k < n_in; ++k) {
+  for (int r = 0; r < R; ++r) sums[r][0] = found[r][0], sums[r][1] = found[r][1];
+  for (int64_t k = 0; k < count; ++k) {
     __builtin_prefetch(panel + 4096);
     Floats low, high;
     Panel::read(panel, low, high);
     panel += Panel::bytes_per_input;
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
-      const float a = x[r * n_in + k];
+      const float a = x[r * stride + k];
       sums[r][0] += a * low;
       sums[r][1] += a * high;
     }
   }
-  for (int r = 0; r < R; ++r) out[r][0] = sums[r][0], out[r][1] = sums[r][1];
+  for (int r = 0; r < R; ++r) found[r][0] = sums[r][0], found[r][1] = sums[r][1];
 }
 
-template <class Panel, int R>
-struct Dispatch {
-  static void run(int n, const char* panel, const float* x, int64_t n_in, Floats out[][2]) {
-    if (n == R)
-      multiply<Panel, R>(panel, x, n_in, out);
+// Calls Table<R>::run for a number of rows R that is known at run time, 1 to Most.
+template <template <int> class Table, int Most, class... Args>
+inline void with_rows(int n, Args... args) {
+  if constexpr (Most > 0) {
+    if (n == Most)
+      Table<Most>::run(args...);
     else
-      Dispatch<Panel, R - 1>::run(n, panel, x, n_in, out);
+      with_rows<Table, Most - 1>(n, args...);
   }
-};
-template <class Panel>
-struct Dispatch<Panel, 0> {
-  static void run(int, const char*, const float*, int64_t, Floats[][2]) {}
-};
+}
 
-// Rows in groups of like size, none above kRows.
-inline int group_size(int64_t n_rows) {
-  const int64_t n_groups = (n_rows + kRows - 1) / kRows;
+// Rows in groups of like size, none above ``most``.
+inline int group_size(int64_t n_rows, int most) {
+  const int64_t n_groups = (n_rows + most - 1) / most;
   return static_cast<int>((n_rows + n_groups - 1) / n_groups);
 }
 
-inline void write(float* to, const Floats sums[2], const float* bias, int64_t n_columns) {
+// Rows whose sums are made beside each other: weights come from memory once for all of them, part by part of the
+// panel, and the second group of rows finds a part in the nearest cache.
+constexpr int kTogether = 28;
+constexpr int64_t kPart = 64;  // inputs
+
+template <class Panel>
+struct Product {
+  template <int R>
+  struct Of {
+    static void run(const char* panel, const float* x, int64_t stride, int64_t count,
+                    Floats found[][2]) {
+      multiply<Panel, R>(panel, x, stride, count, found);
+    }
+  };
+
+  // found[r][0..31] = x[r] . panel, for up to kTogether rows.
+  static void run(const char* panel, const float* x, int64_t n_rows, int64_t n_in, Floats found[][2]) {
+    for (int64_t r = 0; r < n_rows; ++r) found[r][0] = found[r][1] = Floats{};
+    const int group = group_size(n_rows, kRows);
+    const int64_t part = n_rows > group ? kPart : n_in;
+    for (int64_t k = 0; k < n_in; k += part) {
+      const int64_t count = n_in - k < part ? n_in - k : part;
+      for (int64_t row = 0; row < n_rows; row += group) {
+        const int n = static_cast<int>(n_rows - row < group ? n_rows - row : group);
+        with_rows<Of, kRows>(n, panel + k * Panel::bytes_per_input, x + row * n_in + k, n_in, count,
+                             found + row);
+      }
+    }
+  }
+};
+
+// What is added to a product: a bias per column, then numbers of the shape of the result; either may be missing.
+struct Added {
+  const float* bias;
+  const float* rows;
+};
+
+inline void write(float* to, const Floats sums[2], const float* bias, const float* added,
+                  int64_t n_columns) {
   Floats low = sums[0], high = sums[1];
-  if (bias && n_columns == kPanel) low += load(bias), high += load(bias + kHalf);
   if (n_columns == kPanel) {
+    if (bias) low += load(bias), high += load(bias + kHalf);
+    if (added) low += load(added), high += load(added + kHalf);
     store(to, low);
     store(to + kHalf, high);
     return;
@@ -107,26 +144,38 @@ inline void write(float* to, const Floats sums[2], const float* bias, int64_t n_
   float rest[kPanel];
   store(rest, low);
   store(rest + kHalf, high);
-  for (int64_t j = 0; j < n_columns; ++j) to[j] = rest[j] + (bias ? bias[j] : 0.0f);
+  for (int64_t j = 0; j < n_columns; ++j) {
+    const float value = rest[j] + (bias ? bias[j] : 0.0f);
+    to[j] = added ? value + added[j] : value;
+  }
+}
+
+// Writes one panel's columns of ``n_rows`` rows of a result that is n_out wide.
+inline void write_panel(float* out, const Floats found[][2], Added added, int64_t n_rows, int64_t n_out,
+                        int64_t p) {
+  const int64_t first = p * kPanel, left = n_out - first;
+  for (int64_t r = 0; r < n_rows; ++r)
+    write(out + r * n_out + first, found[r], added.bias ? added.bias + first : nullptr,
+          added.rows ? added.rows + r * n_out + first : nullptr, left < kPanel ? left : kPanel);
+}
+
+inline Added from_row(Added added, int64_t row, int64_t n_out) {
+  return {added.bias, added.rows ? added.rows + row * n_out : nullptr};
 }
 
 template <class Panel>
-void linear(const char* packed, const float* x, const float* bias, float* out, int64_t n_rows,
-            int64_t n_in, int64_t n_out, int n_threads) {
+void linear(const char* packed, const float* x, Added added, float* out, int64_t n_rows, int64_t n_in,
+            int64_t n_out, int n_threads) {
   const int64_t n_panels = (n_out + kPanel - 1) / kPanel;
-  const int group = group_size(n_rows);
+  const int together = group_size(n_rows, kTogether);
 #pragma omp parallel for schedule(static) num_threads(n_threads)
   for (int64_t p = 0; p < n_panels; ++p) {
     const char* panel = packed + p * n_in * Panel::bytes_per_input;
-    const int64_t left = n_out - p * kPanel;
-    const int64_t n_columns = left < kPanel ? left : kPanel;
-    for (int64_t row = 0; row < n_rows; row += group) {
-      const int n = static_cast<int>(n_rows - row < group ? n_rows - row : group);
-      Floats sums[kRows][2] = {};
-      Dispatch<Panel, kRows>::run(n, panel, x + row * n_in, n_in, sums);
-      for (int r = 0; r < n; ++r)
-        write(out + (row + r) * n_out + p * kPanel, sums[r], bias ? bias + p * kPanel : nullptr,
-              n_columns);
+    for (int64_t row = 0; row < n_rows; row += together) {
+      const int64_t n = n_rows - row < together ? n_rows - row : together;
+      Floats sums[kTogether][2];
+      Product<Panel>::run(panel, x + row * n_in, n, n_in, sums);
+      write_panel(out + row * n_out, sums, from_row(added, row, n_out), n, n_out, p);
     }
   }
 }
@@ -184,8 +233,11 @@ struct Rounded {
       const Floats v = load(values + i), size = v < Floats{} ? Floats{} - v : v;
       highest = size > highest ? size : highest;
     }
-    float most = 0.0f;
-    for (int i = 0; i < kHalf; ++i) most = highest[i] > most ? highest[i] : most;
+    float lanes[kHalf];
+    store(lanes, highest);
+    for (int width = kHalf / 2; width; width /= 2)
+      for (int i = 0; i < width; ++i) lanes[i] = lanes[i + width] > lanes[i] ? lanes[i + width] : lanes[i];
+    const float most = lanes[0];
     const Floats magic = Floats{} + 12582912.0f;  // rounds to whole numbers, as in exponential()
     const float inverse = most > 0.0f ? 127.0f / most : 0.0f;
     int8_t* to = bytes.data() + item * kBlock;
@@ -193,7 +245,8 @@ struct Rounded {
     for (int64_t i = 0; i < kBlock; i += kHalf) {
       const Signed whole = __builtin_convertvector((load(values + i) * inverse + magic) - magic, Signed);
       total += whole;
-      for (int j = 0; j < kHalf; ++j) to[i + j] = static_cast<int8_t>(whole[j]);
+      const Bytes small = __builtin_convertvector(whole, Bytes);
+      std::memcpy(to + i, &small, kHalf);
     }
     int32_t sum = 0;
     for (int i = 0; i < kHalf; ++i) sum += total[i];
@@ -202,17 +255,16 @@ struct Rounded {
   }
 };
 
-// out[r][0..31] = x[row + r] . panel, for R rows.
+// sums[r][0..31] += x[row + r] . panel over one block of 64 inputs, for R rows.
 template <int R>
-inline void multiply_int8(const char* panel, const Rounded& x, int64_t row, Floats out[][2]) {
-  Floats sums[R][2];
-  for (int r = 0; r < R; ++r) sums[r][0] = sums[r][1] = Floats{};
-  const int64_t n_blocks = x.n_blocks;
-  for (int64_t b = 0; b < n_blocks; ++b, panel += kBlockBytes) {
-    const int8_t* inputs = x.bytes.data() + (row * n_blocks + b) * kBlock;
+struct Int8Block {
+  static void run(const char* panel, const Rounded* rounded, int64_t row, int64_t b, Floats sums[][2]) {
+    const Rounded& x = *rounded;
+    const int64_t n_blocks = x.n_blocks, first = row * n_blocks + b;
+    const int8_t* inputs = x.bytes.data() + first * kBlock;
     Signed whole[R][2];
     for (int r = 0; r < R; ++r)
-      whole[r][0] = whole[r][1] = Signed{} + x.start[(row + r) * n_blocks + b];
+      whole[r][0] = whole[r][1] = Signed{} + x.start[first + r * n_blocks];
 #pragma GCC unroll 16
     for (int64_t q = 0; q < kQuads; ++q) {
       __builtin_prefetch(panel + q * 128 + 4096);
@@ -231,27 +283,23 @@ inline void multiply_int8(const char* panel, const Rounded& x, int64_t row, Floa
     const Floats low = load(scales), high = load(scales + kHalf);
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
-      const float scale = x.scales[(row + r) * n_blocks + b];
+      const float scale = x.scales[first + r * n_blocks];
       sums[r][0] += __builtin_convertvector(whole[r][0], Floats) * (low * scale);
       sums[r][1] += __builtin_convertvector(whole[r][1], Floats) * (high * scale);
     }
   }
-  for (int r = 0; r < R; ++r) out[r][0] = sums[r][0], out[r][1] = sums[r][1];
-}
+};
 
-template <int R>
-void dispatch_int8(int n, const char* panel, const Rounded& x, int64_t row, Floats out[][2]) {
-  if constexpr (R > 0) {
-    if (n == R)
-      multiply_int8<R>(panel, x, row, out);
-    else
-      dispatch_int8<R - 1>(n, panel, x, row, out);
-  }
-}
-
-inline int int8_group(int64_t n_rows) {
-  const int64_t n_groups = (n_rows + kInt8Rows - 1) / kInt8Rows;
-  return static_cast<int>((n_rows + n_groups - 1) / n_groups);
+// found[r][0..31] = x[first + r] . panel, for up to kTogether rows.
+inline void product_int8(const char* panel, const Rounded& x, int64_t first, int64_t n_rows,
+                         Floats found[][2]) {
+  for (int64_t r = 0; r < n_rows; ++r) found[r][0] = found[r][1] = Floats{};
+  const int group = group_size(n_rows, kInt8Rows);
+  for (int64_t b = 0; b < x.n_blocks; ++b, panel += kBlockBytes)
+    for (int64_t row = 0; row < n_rows; row += group) {
+      const int n = static_cast<int>(n_rows - row < group ? n_rows - row : group);
+      with_rows<Int8Block, kInt8Rows>(n, panel, &x, first + row, b, found + row);
+    }
 }
 
 Rounded& rounded_inputs() {
@@ -259,24 +307,20 @@ Rounded& rounded_inputs() {
   return rounded;
 }
 
-void linear_int8(const char* packed, const float* x, const float* bias, float* out, int64_t n_rows,
+void linear_int8(const char* packed, const float* x, Added added, float* out, int64_t n_rows,
                  int64_t n_in, int64_t n_out, int n_threads) {
   Rounded& inputs = rounded_inputs();
   inputs.round(x, n_rows, n_in, n_threads);
   const int64_t n_panels = (n_out + kPanel - 1) / kPanel;
-  const int group = int8_group(n_rows);
+  const int together = group_size(n_rows, kTogether);
 #pragma omp parallel for schedule(static) num_threads(n_threads)
   for (int64_t p = 0; p < n_panels; ++p) {
     const char* panel = packed + p * inputs.n_blocks * kBlockBytes;
-    const int64_t left = n_out - p * kPanel;
-    const int64_t n_columns = left < kPanel ? left : kPanel;
-    for (int64_t row = 0; row < n_rows; row += group) {
-      const int n = static_cast<int>(n_rows - row < group ? n_rows - row : group);
-      Floats sums[kInt8Rows][2] = {};
-      dispatch_int8<kInt8Rows>(n, panel, inputs, row, sums);
-      for (int r = 0; r < n; ++r)
-        write(out + (row + r) * n_out + p * kPanel, sums[r], bias ? bias + p * kPanel : nullptr,
-              n_columns);
+    for (int64_t row = 0; row < n_rows; row += together) {
+      const int64_t n = n_rows - row < together ? n_rows - row : together;
+      Floats sums[kTogether][2];
+      product_int8(panel, inputs, row, n, sums);
+      write_panel(out + row * n_out, sums, from_row(added, row, n_out), n, n_out, p);
     }
   }
 }
@@ -367,49 +411,51 @@ inline Floats silu(Floats x) { return x / (exponential(Floats{} - x) + 1.0f); }
 
 // silu(x gate) * (x up) into ``middle``, then middle down into ``out``. Gate and up panels alternate; n_mid is
 // a multiple of the panel.
+inline void write_gated(float* middle, Floats gate[][2], Floats up[][2], int64_t n_rows, int64_t n_mid,
+                        int64_t p) {
+  for (int64_t r = 0; r < n_rows; ++r)
+    for (int half = 0; half < 2; ++half)
+      store(middle + r * n_mid + p * kPanel + half * kHalf, silu(gate[r][half]) * up[r][half]);
+}
+
 template <class Panel>
-void gated_mlp(const char* gate_up, const char* down, const float* x, float* middle, float* out,
-               int64_t n_rows, int64_t n_in, int64_t n_mid, int64_t n_out, int n_threads) {
-  const int group = group_size(n_rows);
+void gated_mlp(const char* gate_up, const char* down, const float* x, const float* added, float* middle,
+               float* out, int64_t n_rows, int64_t n_in, int64_t n_mid, int64_t n_out, int n_threads) {
+  const int together = group_size(n_rows, kTogether);
   const int64_t bytes = n_in * Panel::bytes_per_input;
 #pragma omp parallel for schedule(static) num_threads(n_threads)
   for (int64_t p = 0; p < n_mid / kPanel; ++p) {
     const char* panel = gate_up + 2 * p * bytes;
-    for (int64_t row = 0; row < n_rows; row += group) {
-      const int n = static_cast<int>(n_rows - row < group ? n_rows - row : group);
-      Floats gate[kRows][2] = {}, up[kRows][2] = {};
-      Dispatch<Panel, kRows>::run(n, panel, x + row * n_in, n_in, gate);
-      Dispatch<Panel, kRows>::run(n, panel + bytes, x + row * n_in, n_in, up);
-      for (int r = 0; r < n; ++r)
-        for (int half = 0; half < 2; ++half)
-          store(middle + (row + r) * n_mid + p * kPanel + half * kHalf,
-                silu(gate[r][half]) * up[r][half]);
+    for (int64_t row = 0; row < n_rows; row += together) {
+      const int64_t n = n_rows - row < together ? n_rows - row : together;
+      Floats gate[kTogether][2], up[kTogether][2];
+      Product<Panel>::run(panel, x + row * n_in, n, n_in, gate);
+      Product<Panel>::run(panel + bytes, x + row * n_in, n, n_in, up);
+      write_gated(middle + row * n_mid, gate, up, n, n_mid, p);
     }
   }
-  linear<Panel>(down, middle, nullptr, out, n_rows, n_mid, n_out, n_threads);
+  linear<Panel>(down, middle, {nullptr, added}, out, n_rows, n_mid, n_out, n_threads);
 }
 
-void gated_mlp_int8(const char* gate_up, const char* down, const float* x, float* middle, float* out,
-                    int64_t n_rows, int64_t n_in, int64_t n_mid, int64_t n_out, int n_threads) {
+void gated_mlp_int8(const char* gate_up, const char* down, const float* x, const float* added,
+                    float* middle, float* out, int64_t n_rows, int64_t n_in, int64_t n_mid, int64_t n_out,
+                    int n_threads) {
   Rounded& inputs = rounded_inputs();
   inputs.round(x, n_rows, n_in, n_threads);
-  const int group = int8_group(n_rows);
+  const int together = group_size(n_rows, kTogether);
   const int64_t bytes = inputs.n_blocks * kBlockBytes;
 #pragma omp parallel for schedule(static) num_threads(n_threads)
   for (int64_t p = 0; p < n_mid / kPanel; ++p) {
     const char* panel = gate_up + 2 * p * bytes;
-    for (int64_t row = 0; row < n_rows; row += group) {
-      const int n = static_cast<int>(n_rows - row < group ? n_rows - row : group);
-      Floats gate[kInt8Rows][2] = {}, up[kInt8Rows][2] = {};
-      dispatch_int8<kInt8Rows>(n, panel, inputs, row, gate);
-      dispatch_int8<kInt8Rows>(n, panel + bytes, inputs, row, up);
-      for (int r = 0; r < n; ++r)
-        for (int half = 0; half < 2; ++half)
-          store(middle + (row + r) * n_mid + p * kPanel + half * kHalf,
-                silu(gate[r][half]) * up[r][half]);
+    for (int64_t row = 0; row < n_rows; row += together) {
+      const int64_t n = n_rows - row < together ? n_rows - row : together;
+      Floats gate[kTogether][2], up[kTogether][2];
+      product_int8(panel, inputs, row, n, gate);
+      product_int8(panel + bytes, inputs, row, n, up);
+      write_gated(middle + row * n_mid, gate, up, n, n_mid, p);
     }
   }
-  linear_int8(down, middle, nullptr, out, n_rows, n_mid, n_out, n_threads);
+  linear_int8(down, middle, {nullptr, added}, out, n_rows, n_mid, n_out, n_threads);
 }
 
 inline float sum_lanes(Floats v) {
@@ -516,6 +562,28 @@ int64_t race(const float* probabilities, int64_t n, uint64_t key) {
     for (int64_t j = 0; j < count; ++j)
       if (speed[j] > best) best = speed[j], winner = i + j;
   }
+  return winner;
+}
+
+// The first of the highest logits, and its probability: no number if one of the logits is none.
+int64_t likeliest(const float* logits, int64_t n, float* probability) {
+  const int64_t whole = n / kHalf * kHalf;
+  float highest = -INFINITY;
+  Floats most = Floats{} - INFINITY;
+  for (int64_t i = 0; i < whole; i += kHalf) {
+    const Floats next = load(logits + i);
+    most = next > most ? next : most;
+  }
+  for (int j = 0; j < kHalf; ++j) highest = most[j] > highest ? most[j] : highest;
+  for (int64_t i = whole; i < n; ++i) highest = logits[i] > highest ? logits[i] : highest;
+  int64_t winner = 0;
+  while (winner < n - 1 && logits[winner] != highest) ++winner;
+  Floats total = {};
+  for (int64_t i = 0; i < whole; i += kHalf) total += exponential(load(logits + i) - highest);
+  float rest[kHalf];
+  for (int j = 0; j < kHalf; ++j) rest[j] = whole + j < n ? logits[whole + j] : -INFINITY;
+  if (whole < n) total += exponential(load(rest) - highest);
+  *probability = 1.0f / sum_lanes(total);
   return winner;
 }
 
@@ -723,28 +791,30 @@ void eagle_unpack(int format, const void* packed, float* weight, int64_t n_in, i
   }
 }
 
-void eagle_linear(int format, const void* packed, const float* x, const float* bias, float* out,
-                  int64_t n_rows, int64_t n_in, int64_t n_out, int n_threads) {
+// bias: [n_out] or null. rows: [n_rows, n_out] that are added to the result, or null.
+void eagle_linear(int format, const void* packed, const float* x, const float* bias, const float* rows,
+                  float* out, int64_t n_rows, int64_t n_in, int64_t n_out, int n_threads) {
   const char* panels = static_cast<const char*>(packed);
+  const Added added = {bias, rows};
   if (format == kInt8)
-    linear_int8(panels, x, bias, out, n_rows, n_in, n_out, n_threads);
+    linear_int8(panels, x, added, out, n_rows, n_in, n_out, n_threads);
   else if (format == kBFloat16)
-    linear<BFloat16Panel>(panels, x, bias, out, n_rows, n_in, n_out, n_threads);
+    linear<BFloat16Panel>(panels, x, added, out, n_rows, n_in, n_out, n_threads);
   else
-    linear<Float32Panel>(panels, x, bias, out, n_rows, n_in, n_out, n_threads);
+    linear<Float32Panel>(panels, x, added, out, n_rows, n_in, n_out, n_threads);
 }
 
-void eagle_gated_mlp(int format, const void* gate_up, const void* down, const float* x,
-                     float* middle, float* out, int64_t n_rows, int64_t n_in, int64_t n_mid,
-                     int64_t n_out, int n_threads) {
+void eagle_gated_mlp(int format, const void* gate_up, const void* down, const float* x, const float* rows,
+                     float* middle, float* out, int64_t n_rows, int64_t n_in, int64_t n_mid, int64_t n_out,
+                     int n_threads) {
   const char* first = static_cast<const char*>(gate_up);
   const char* second = static_cast<const char*>(down);
   if (format == kInt8)
-    gated_mlp_int8(first, second, x, middle, out, n_rows, n_in, n_mid, n_out, n_threads);
+    gated_mlp_int8(first, second, x, rows, middle, out, n_rows, n_in, n_mid, n_out, n_threads);
   else if (format == kBFloat16)
-    gated_mlp<BFloat16Panel>(first, second, x, middle, out, n_rows, n_in, n_mid, n_out, n_threads);
+    gated_mlp<BFloat16Panel>(first, second, x, rows, middle, out, n_rows, n_in, n_mid, n_out, n_threads);
   else
-    gated_mlp<Float32Panel>(first, second, x, middle, out, n_rows, n_in, n_mid, n_out, n_threads);
+    gated_mlp<Float32Panel>(first, second, x, rows, middle, out, n_rows, n_in, n_mid, n_out, n_threads);
 }
 
 void eagle_rms_norm(const float* x, const float* weight, float* out, int64_t n_rows, int64_t n,
@@ -754,6 +824,10 @@ void eagle_rms_norm(const float* x, const float* weight, float* out, int64_t n_r
 
 int64_t eagle_race(const float* probabilities, int64_t n, int64_t key) {
   return race(probabilities, n, static_cast<uint64_t>(key));
+}
+
+int64_t eagle_likeliest(const float* logits, int64_t n, float* probability) {
+  return likeliest(logits, n, probability);
 }
 
 int eagle_can_attend(int64_t head_dim) { return attend_for(head_dim) != nullptr; }

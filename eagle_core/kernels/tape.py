@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from eagle_core.kernels import ops
+from eagle_core.kernels.program import compact
 from eagle_core.kernels.recording import LINEAR, LINEAR_OUT, PythonStep, Recorder, Unrecordable
 
 logger = logging.getLogger(__name__)
@@ -121,13 +122,15 @@ class TapeDeck:
             )
             self._refused.add(key)
             return self._forward(inputs, mask, cache)
-        if self._n_bytes + recorder.n_bytes > MOST_BYTES:
+        smaller = compact(recorder.steps, recorder.kept, (*own, *outputs))
+        n_bytes = recorder.n_bytes - smaller.n_saved
+        if self._n_bytes + n_bytes > MOST_BYTES:
             self._refused.add(key)
             return outputs
-        self._n_bytes += recorder.n_bytes
-        parts = _parts(recorder.steps)
+        self._n_bytes += n_bytes
+        parts = _parts(smaller.steps)
         scores = _find_scores(parts, outputs[0])
-        self._tapes[key] = Tape(own, parts, outputs, scores, recorder.kept, cache.length)
+        self._tapes[key] = Tape(own, parts, outputs, scores, smaller.kept, cache.length)
         return tuple(output.clone() for output in outputs)
 
     def _check(

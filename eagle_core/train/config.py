@@ -133,6 +133,10 @@ class FitConfig:
     n_layers: int = setting(
         1, "Decoder layers of the head (published EAGLE-1 heads: 1).", min=1, max=4
     )
+    feature_norm: bool = setting(
+        True,
+        "Give each fused state a norm of its own first (Eagle 3.1), as their sizes differ; for eagle3.",
+    )
     held_out_shards: int = setting(
         2, "First shards of the data, kept for measuring.", min=1, max=1000
     )

@@ -22,6 +22,7 @@ from torch import Tensor
 from eagle_core.errors import ConfigError
 
 META_NAME = "features.json"
+CONVERSATIONS_NAME = "conversations.npz"
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,8 +262,18 @@ class FeatureFolder:
             return int(file.get_slice("token_ids").get_shape()[0])
 
     def token_counts(self, vocab_size: int) -> Tensor:
-        """How often each token occurs in answers: [V] i64."""
+        """How often each token occurs in answers: [V] i64.
+
+        Of all conversations where their file lies beside the shards (an extraction may still be going on),
+        else of the shards.
+        """
         counts = torch.zeros(vocab_size, dtype=torch.long)
+        path = self.folder / CONVERSATIONS_NAME
+        if path.exists():
+            found = Conversations.load(path)
+            answers = [found.ids(i)[found.response_start[i] :] for i in range(len(found))]
+            every = torch.from_numpy(np.concatenate(answers).astype(np.int64))
+            return torch.bincount(every, minlength=vocab_size)
         for shard in self.shards:
             with safe_open(shard, framework="pt") as file:
                 ids, offsets = (

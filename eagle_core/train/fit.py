@@ -30,6 +30,9 @@ from eagle_core.train.losses import Losses, draft_losses, head_losses, unrolled_
 CHECKPOINT_NAME = "checkpoint.pt"
 HELD_OUT_ROWS = 24
 EVAL_DEPTH = 5
+# An own norm starts at this share of the base's: an untrained head as sure of itself as the base costs
+# twice the cross-entropy of a modest one (15.8 against 7.9 for the default model; docs/LOG.md).
+START_CONFIDENCE = 0.3
 
 
 @dataclass(slots=True)
@@ -115,7 +118,7 @@ class Trainer:
             ids = self.head.draft_vocabulary
             state = {"lm_head.weight": self.lm_weight if ids is None else self.lm_weight[ids]}
             if norm_weight is not None:
-                state["norm.weight"] = norm_weight
+                state["norm.weight"] = START_CONFIDENCE * norm_weight.float()
             self.head.load_state_dict(state, strict=False)
 
     def _start_from(self, init: DraftHead) -> None:
@@ -335,4 +338,4 @@ def make_optimizers(head: DraftHead, config: FitConfig) -> list[torch.optim.Opti
     return [muon, adamw]
 
 
-__all__ = ["CHECKPOINT_NAME", "Trainer", "make_optimizers"]
+__all__ = ["CHECKPOINT_NAME", "START_CONFIDENCE", "Trainer", "make_optimizers"]

@@ -246,3 +246,20 @@ def test_switched_off_without_a_compiler_or_by_the_variable(monkeypatch, tmp_pat
     assert "cannot be compiled" in caplog.text
     kernels = tmp_path / "cache" / "kernels"
     assert not kernels.exists() or not [p for p in kernels.rglob("*") if p.suffix == ".so"]
+
+
+@pytest.mark.parametrize("n", [1, 5, 16, 33, 1000])
+def test_the_likeliest_token_is_the_first_highest_with_its_softmax(n):
+    for seed in range(20):
+        logits = draw(n, seed=seed).round(decimals=1) * 3  # with ties
+        best, chance = ops.likeliest(logits)
+        assert best == int((logits == logits.max()).nonzero()[0])
+        assert chance == pytest.approx(float(logits.softmax(0).max()), rel=1e-5)
+    logits[n // 2] = float("nan")
+    assert ops.likeliest(logits)[1] != ops.likeliest(logits)[1]
+    logits[n // 2] = float("-inf")
+    assert ops.likeliest(logits)[1] == pytest.approx(
+        float(logits.softmax(0).max()), rel=1e-5, nan_ok=n == 1
+    )
+    logits[n // 2] = float("inf")
+    assert ops.likeliest(logits)[1] != ops.likeliest(logits)[1]

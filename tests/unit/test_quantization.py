@@ -19,6 +19,7 @@ from eagle_core.errors import ConfigError, ModelError
 from eagle_core.events import Event, Finished, LoadProgress, Notice
 from eagle_core.head_precision import compute_dtype, head_dtype_name, place_head
 from eagle_core.heads.scorer import draft_scorer
+from eagle_core.kernels import ops
 from eagle_core.kernels.attention import use_rows_attention
 from eagle_core.loading import LoadedBase, load_base
 from eagle_core.packing import RowLinear, count_let_go, pack_layers
@@ -285,13 +286,16 @@ def test_configs_are_those_of_the_papers() -> None:
 
 
 @pytest.mark.parametrize("base_dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("head_dtype", ["auto", "float32", "bfloat16", "float16", "nf4"])
+@pytest.mark.parametrize("head_dtype", ["auto", "float32", "bfloat16", "float16", "int8", "nf4"])
 def test_the_heads_precision_changes_no_text(
     folder: Path, base_dtype: Any, head_dtype: Any
 ) -> None:
+    if head_dtype == "int8" and not ops.has_kernels():
+        pytest.skip("no C++ compiler here")
     base = load(folder, "none", dtype=base_dtype)
     session = open_session(base, head_dtype=head_dtype)
-    assert session.info.head_dtype == (base_dtype if head_dtype == "auto" else head_dtype)
+    by_itself = "int8" if base_dtype == "float32" and ops.has_fast_int8() else base_dtype
+    assert session.info.head_dtype == (by_itself if head_dtype == "auto" else head_dtype)
     assert session.info.n_head_parameters == sum(
         p.numel() for p in tiny_head(HIDDEN, head_dim=16).parameters()
     )
@@ -307,8 +311,10 @@ def test_the_heads_guesses_differ_by_rounding_alone() -> None:
     with torch.no_grad():
         wanted = exact(features, features, positions)
     # 8 and 11 bits of mantissa; NF4 keeps a weight to about a tenth of its block's spread.
-    limits = {"bfloat16": 0.05, "float16": 0.01, "nf4": 0.4}
+    limits = {"bfloat16": 0.05, "float16": 0.01, "int8": 0.05, "nf4": 0.4}
     for name, limit in limits.items():
+        if name == "int8" and not ops.has_kernels():
+            continue
         head = tiny_head(HIDDEN, head_dim=16)
         head = place_head(head, torch.device("cpu"), torch.float32, name)  # type: ignore[arg-type]
         dtype = compute_dtype(head)
@@ -326,3 +332,20 @@ def test_scores_take_features_of_any_precision(vocabulary: list[int] | None) -> 
     wanted = lm_head(features.bfloat16().float())
     found = draft_scorer(lm_head, kept)(features.bfloat16())
     torch.testing.assert_close(found, wanted if kept is None else wanted[:, kept])
+
+
+def test_a_head_in_int8_where_there_are_no_kernels_is_refused(monkeypatch: Any) -> None:
+    monkeypatch.setattr("eagle_core.head_precision.has_kernels", lambda: False)
+    with pytest.raises(ModelError, match="kernels"):
+        place_head(tiny_head(HIDDEN, head_dim=16), torch.device("cpu"), torch.float32, "int8")
+
+
+@pytest.mark.skipif(not ops.has_kernels(), reason="no C++ compiler here")
+def test_scores_over_a_draft_vocabulary_are_int8_beside_such_a_head() -> None:
+    lm_head = nn.Linear(HIDDEN, 300, bias=False).requires_grad_(False)
+    kept = torch.arange(0, 300, 2)
+    features = torch.randn(2, HIDDEN)
+    exact = draft_scorer(lm_head, kept)(features)
+    rounded = draft_scorer(lm_head, kept, is_int8=True)(features)
+    assert not torch.equal(rounded, exact)
+    torch.testing.assert_close(rounded, exact, atol=0.05, rtol=0)

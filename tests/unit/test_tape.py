@@ -186,7 +186,7 @@ def test_a_forward_that_breaks_under_recording_still_answers(caplog):
 
 
 def test_tapes_do_not_take_more_memory_than_allowed(monkeypatch):
-    monkeypatch.setattr(tape, "MOST_BYTES", 200_000)
+    monkeypatch.setattr(tape, "MOST_BYTES", 100_000)
     target = fast_target("llama")
     cache = target.new_cache(300)
     target.prefill_chunk(torch.arange(8), cache)
@@ -196,4 +196,4 @@ def test_tapes_do_not_take_more_memory_than_allowed(monkeypatch):
             target.forward_tree(some_tree(n_nodes, random), cache)
             cache.advance(1)
     assert 0 < target._tapes.n_replayed() < 12
-    assert target._tapes._n_bytes <= 200_000
+    assert target._tapes._n_bytes <= 100_000

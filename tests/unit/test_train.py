@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from eagle_core.cli.train import head_shape
 from eagle_core.errors import CheckpointMismatch, ConfigError
 from eagle_core.heads.eagle1 import Eagle1Head, config_for_base
 from eagle_core.heads.families import eagle3_for_base
@@ -17,8 +18,14 @@ from eagle_core.target import Target
 from eagle_core.testing import tiny_model, tiny_target
 from eagle_core.train.batches import epoch_batches, group_rows, make_batch
 from eagle_core.train.config import FitConfig
-from eagle_core.train.dataset import Conversations, FeatureFolder, Sequence, extract_features
-from eagle_core.train.fit import Trainer
+from eagle_core.train.dataset import (
+    CONVERSATIONS_NAME,
+    Conversations,
+    FeatureFolder,
+    Sequence,
+    extract_features,
+)
+from eagle_core.train.fit import START_CONFIDENCE, Trainer
 from eagle_core.train.losses import draft_losses, head_losses, unroll_mask, unrolled_predictions
 from eagle_core.train.plot import write_training_plot
 from tests.support.tiny_heads import tiny_eagle3_head, tiny_head
@@ -230,6 +237,17 @@ def test_what_a_run_leaves_behind(data, tmp_path):
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_tokens_are_counted_in_all_conversations_while_shards_are_still_made(data):
+    counts = data.token_counts(260)
+    assert int(counts.sum()) == data.meta["n_response_tokens"]
+    conversations().save(data.folder / CONVERSATIONS_NAME)
+    for shard in data.shards[1:]:
+        shard.unlink()
+    assert torch.equal(FeatureFolder(data.folder).token_counts(260), counts)
+    (data.folder / CONVERSATIONS_NAME).unlink()
+    assert int(FeatureFolder(data.folder).token_counts(260).sum()) < int(counts.sum())
+
+
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_a_killed_run_ends_like_one_that_was_not(data, tmp_path, optimizer):
     settings = {"optimizer": optimizer, "epochs": 4.0, "checkpoint_every_s": 0.0, "unroll": 3}
@@ -417,6 +435,26 @@ def test_a_trained_eagle3_head_is_read_back_as_it_is(layer_data, tmp_path):
         trainer(layer_data, tmp_path / "fourth", init=head)
 
 
+def test_a_head_with_norms_starts_from_states_of_one_size(layer_data, tmp_path):
+    model = tiny_model("llama")
+    config = FitConfig(arch="eagle3", draft_vocab_size=0, held_out_shards=1)
+    shape = head_shape(config, model.config, LAYERS)
+    assert shape.fc_norm
+    plain = head_shape(dataclasses.replace(config, feature_norm=False), model.config, LAYERS)
+    assert plain == dataclasses.replace(shape, fc_norm=False)
+    lm_weight = model.get_output_embeddings().weight.detach()
+    embedding = model.get_input_embeddings().weight.detach()
+    run = Trainer(shape, embedding, lm_weight, layer_data, tmp_path / "head", config)
+    batch = make_batch(layer_data.read(layer_data.shards[0], has_layers=True))
+    scaled = batch.features.clone()
+    scaled[..., -32:] *= 100.0
+    for features in (batch.features, scaled):
+        with torch.no_grad():
+            fused = run.head.fuse(features)
+        sizes = fused.pow(2).mean(-1).sqrt()[batch.weights > 0]
+        torch.testing.assert_close(sizes, torch.ones_like(sizes), atol=1e-3, rtol=0)
+
+
 def test_an_eagle3_head_starts_from_the_bases_own_scores(layer_data, tmp_path):
     norm = torch.full((32,), 2.0)
     model = tiny_model("llama")
@@ -428,7 +466,7 @@ def test_an_eagle3_head_starts_from_the_bases_own_scores(layer_data, tmp_path):
         shape, embedding, lm_weight, layer_data, tmp_path / "head", config, norm_weight=norm
     )
     assert torch.equal(run.head.lm_head.weight, lm_weight[run.head.draft_vocabulary])
-    assert torch.equal(run.head.norm.weight, norm)
+    torch.testing.assert_close(run.head.norm.weight.detach(), START_CONFIDENCE * norm)
     batch = make_batch(layer_data.read(layer_data.shards[0], has_layers=True))
     with torch.no_grad():
         embeddings = run.embed_weight[batch.next_tokens]
