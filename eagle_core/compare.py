@@ -54,6 +54,10 @@ class RaceSession(Protocol):
         """Drop the cached prompt."""
         ...
 
+    def token_text(self, token_id: int) -> str:
+        """Printable form of one token."""
+        ...
+
     def explain_difference(
         self,
         prompt_ids: Sequence[int],
@@ -339,7 +343,8 @@ def judge(session: RaceSession, messages: Sequence[Message], first: Lane, other:
         session.encode_chat(messages), first.token_ids, other.token_ids, first.setup.generation
     )
     assert found is not None, "the ids differ"
-    words = f"First difference: {describe(found, len(first.token_ids))}."
+    said = describe(found, len(first.token_ids), session.token_text)
+    words = f"First difference: {said}."
     return Verdict(decode, total, False, words)
 
 

@@ -28,10 +28,6 @@ class ChatSession(RaceSession, Protocol):
         """Tokens of a chat in the model's own template."""
         ...
 
-    def token_text(self, token_id: int) -> str:
-        """Printable form of one token."""
-        ...
-
     def set_reproducible(self, is_on: bool) -> None:
         """Compute rows alike alone and beside others, or not."""
         ...

@@ -37,6 +37,7 @@ POLL_S = 0.5
 MAX_OPEN_REQUESTS = 32
 N_SETUPS = 3
 NOTHING = "off"
+LOADED = "loaded"
 FIRST_DRAFTERS = ("none", "eagle", NOTHING)
 SHARED_FIELDS = ("temperature", "seed", "max_new_tokens")
 TREE_FIELDS = ("policy", "depth", "branching", "size", "lookup")
@@ -101,7 +102,7 @@ class CompareHandlers:
         if session is None:
             return gr.skip()
         info = session.info
-        choices = [(f"As loaded: {precision_of(info)}", AS_LOADED)]
+        choices = [(f"As loaded: {precision_of(info)}", LOADED)]
         if self._open_model is not None and config is not None and self._slot.can_lend:
             try:
                 for option in options(config, info):
@@ -203,7 +204,7 @@ def read_setups(values: Sequence[Any], loaded: str) -> list[Setup]:
         given = dict(zip(TREE_FIELDS, tree, strict=True))
         check_given(given)
         draft = DraftConfig(drafter, TreeConfig(**given))
-        other = AS_LOADED if precision in (None, AS_LOADED, loaded) else precision
+        other = AS_LOADED if precision in (None, LOADED, loaded) else precision
         setups.append(Setup(DRAFTERS[drafter], draft, own, other))
     if len(setups) < 2:
         raise ConfigError("one set-up alone is no race", hint="choose at least two set-ups")
@@ -297,7 +298,7 @@ def build_setups() -> tuple[list[Any], list[Any]]:
                     choices, value=first, label="Drafting", elem_id=f"race-drafter-{number}"
                 )
                 precision = gr.Dropdown(
-                    [("As loaded", AS_LOADED)], value=AS_LOADED, label="Precision",
+                    [("As loaded", LOADED)], value=LOADED, label="Precision",
                     elem_id=f"race-precision-{number}",
                     info="Another one is loaded when its turn comes, in place of the one in use.",
                 )  # fmt: skip

@@ -90,7 +90,14 @@ class Runner:
             )
         finally:
             if isinstance(stage, ModelRelay):
-                stage.close()
+                self._close(stage)
+
+    def _close(self, stage: ModelRelay) -> None:
+        """Bring back what was loaded; that this failed is said, whatever came of the races."""
+        stage.close()
+        opening = self._slot.opening
+        if self._slot.session is None and opening.has_failed:
+            self.error = EagleError(opening.message, hint=opening.hint)
 
     def _stage(self) -> Stage:
         """Raises: EagleError when the model went away meanwhile."""

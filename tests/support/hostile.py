@@ -54,7 +54,7 @@ HARM = """(selector) => {
       for (const { name, value } of e.attributes) {
         if (/^on/i.test(name)) note('handler', e);
         if (name === 'id') note('id', e);
-        if (name === 'style' && !e.closest('.katex') && !/^(text-align: ?\\w+;?)?$/.test(value)) note('style', e);
+        if (name === 'style' && !e.closest('.katex, .katex-error') && !/^(text-align: ?\\w+;?)?$/.test(value)) note('style', e);
         if (/^(src|srcset|poster|background|action|formaction|data|ping)$/i.test(name)) note('address', e);
       }
       const position = getComputedStyle(e).position;
@@ -88,7 +88,7 @@ COVERED = """(selectors) => selectors.filter(selector => {
 
 # Chromium itself asks these for updates and its own accounts, whatever page is shown.
 BROWSERS_OWN = (
-    "accounts.google.com", "android.clients.google.com", "clients2.google.com", "update.googleapis.com",
+    "accounts.google.com", "android.clients.google.com", "clients2.google.com", "gvt1.com", "update.googleapis.com",
     "content-autofill.googleapis.com", "optimizationguide-pa.googleapis.com", "safebrowsing.googleapis.com",
 )  # fmt: skip
 

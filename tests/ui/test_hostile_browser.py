@@ -29,7 +29,7 @@ from tests.support.hostile import (
 
 pytestmark = [
     pytest.mark.browser,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     # Gradio's own bookkeeping, and sockets that a closing browser leaves to the event loop.
     pytest.mark.filterwarnings("ignore:.*no_silent_downcasting.*"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
@@ -45,6 +45,7 @@ CONTROLS = [BOX, "#views [data-view=tokens]", "#new-chat", "[data-theme]", "#pri
 # Where the model's and the user's words are shown.
 TEXTS = "#chat .message .md, #chat-list :is(.name, .snippet, .tag)"
 EVERYTHING = "\n\n".join(SAMPLES[name] for name in SAMPLES if name != "long-line")
+HOSTILE_PROMPT = EVERYTHING[:1900]
 
 
 class Talker(FakeSession):
@@ -84,7 +85,8 @@ def history() -> Iterator[SqliteHistory]:
 
 @pytest.fixture(scope="module")
 def url(history: SqliteHistory) -> Iterator[str]:
-    session = Talker({"stream": EVERYTHING, **SAMPLES}, default="Short.", step_s=0.002)
+    answers = {"stream": EVERYTHING, HOSTILE_PROMPT: EVERYTHING}
+    session = Talker(answers, default="Short.", step_s=0.002)
     app = launch(session, open_browser=False, prevent_thread_lock=True, history=history)  # type: ignore[arg-type]
     yield str(app.local_url)
     app.close()
@@ -99,7 +101,7 @@ def open_page(browser: Any, url: str, proxy: DeadProxy) -> Iterator[Any]:
         context = browser.new_context(viewport={"width": 1500, "height": 900}, **options)
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(60_000)
+        page.set_default_timeout(180_000)
         watch_page(page, url)
         page.goto(url.rstrip("/") + path)
         return page
@@ -234,12 +236,14 @@ def test_a_race_and_its_file_do_nothing(open_page: Any, tmp_path: Path) -> None:
     page.wait_for_selector("#race-go")
     frame = ["body", "#compare", "#race-prompt", "#race-go"]
     look = page.evaluate(LOOK, frame)
-    page.fill("#race-prompt textarea", EVERYTHING[:1900])
+    page.fill("#race-prompt textarea", HOSTILE_PROMPT)
     page.wait_for_timeout(300)
     look = page.evaluate(LOOK, frame)
     page.click("#race-go")
     page.wait_for_selector(".race .lane")
     page.click(".race >> text=To the end")
+    texts = page.evaluate("[...document.querySelectorAll('.race .text')].map(t => t.textContent)")
+    assert texts == [EVERYTHING] * 2
     assert_harmless(page, ".race", look, ["#race-go"])
     with page.expect_download() as download:
         page.click("#race-save")
@@ -256,20 +260,6 @@ def test_a_race_and_its_file_do_nothing(open_page: Any, tmp_path: Path) -> None:
         document.body.append(s); }"""
     )
     assert alone.evaluate("window.hacked") is None  # the file runs its own scripts and no other
-
-
-@pytest.mark.parametrize("name", ["everything", "script", "latex", "bidi"])
-def test_the_race_of_a_hostile_answer(open_page: Any, name: str) -> None:
-    page = open_page("/compare")
-    page.wait_for_selector("#race-go")
-    page.fill("#race-prompt textarea", SAMPLES[name])
-    page.click("#race-go")
-    page.wait_for_selector(".race .lane")
-    page.click(".race >> text=To the end")
-    texts = page.evaluate("[...document.querySelectorAll('.race .text')].map(t => t.textContent)")
-    assert texts == [SAMPLES[name]] * 2
-    assert page.evaluate(HARM, ".race") == []
-    assert page.foreign == page.errors == []
 
 
 def test_a_whole_session_stays_on_this_machine(

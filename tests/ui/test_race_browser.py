@@ -57,7 +57,7 @@ def open_page(browser: Any, url: str) -> Iterator[Any]:
         )
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(60_000)
+        page.set_default_timeout(180_000)
         page.foreign, page.errors = [], []
         page.on("request", lambda r: None if is_local(r.url, url) else page.foreign.append(r.url))
         page.on("pageerror", lambda error: page.errors.append(str(error)))

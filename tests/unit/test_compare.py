@@ -166,7 +166,7 @@ OWN = tuple(getattr(TREE, name) for name in TREE_FIELDS)
 
 
 def controls(
-    *drafters: str, temperature: Any = None, precision: str = "", shared: Any = (0.0, 0, 64)
+    *drafters: str, temperature: Any = None, precision: str = "loaded", shared: Any = (0.0, 0, 64)
 ) -> list[Any]:
     own = [(name, precision, temperature if name == "eagle" else None, *OWN) for name in drafters]
     return [*shared, *(value for lane in own for value in lane)]

@@ -76,7 +76,7 @@ def slot_with(opener: Opener, folder: str) -> SessionSlot:
     return slot
 
 
-def wait_for(is_true: Callable[[], bool], timeout_s: float = 30.0) -> None:
+def wait_for(is_true: Callable[[], bool], timeout_s: float = 100.0) -> None:
     end_s = time.monotonic() + timeout_s
     while not is_true():
         assert time.monotonic() < end_s, "it takes too long"
