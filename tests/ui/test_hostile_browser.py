@@ -45,6 +45,10 @@ CONTROLS = [BOX, "#views [data-view=tokens]", "#new-chat", "[data-theme]", "#pri
 # Where the model's and the user's words are shown.
 TEXTS = "#chat .message .md, #chat-list :is(.name, .snippet, .tag)"
 EVERYTHING = "\n\n".join(SAMPLES[name] for name in SAMPLES if name != "long-line")
+RACE_TEXTS = ".race .text, .race .prompt, .race .words, .race .model"
+NEVER_IN_A_RACE = (
+    ".race :is(img, svg, iframe, object, form, input, textarea, link, style, script, a)"
+)
 HOSTILE_PROMPT = EVERYTHING[:1900]
 
 
@@ -244,7 +248,8 @@ def test_a_race_and_its_file_do_nothing(open_page: Any, tmp_path: Path) -> None:
     page.click(".race >> text=To the end")
     texts = page.evaluate("[...document.querySelectorAll('.race .text')].map(t => t.textContent)")
     assert texts == [EVERYTHING] * 2
-    assert_harmless(page, ".race", look, ["#race-go"])
+    assert_harmless(page, RACE_TEXTS, look, ["#race-go"])
+    assert page.locator(NEVER_IN_A_RACE).count() == 0
     with page.expect_download() as download:
         page.click("#race-save")
     saved = tmp_path / "comparison.html"
@@ -253,7 +258,8 @@ def test_a_race_and_its_file_do_nothing(open_page: Any, tmp_path: Path) -> None:
     watch_page(alone, "file:")
     alone.goto(saved.as_uri())
     alone.click("text=To the end")
-    assert alone.evaluate(HARM, "#race") == []
+    assert alone.evaluate(HARM, RACE_TEXTS) == []
+    assert alone.locator(NEVER_IN_A_RACE).count() == 0
     assert alone.foreign == alone.errors == []
     alone.evaluate(
         """() => { const s = document.createElement('script'); s.textContent = 'window.hacked = 1';
