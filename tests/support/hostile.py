@@ -131,6 +131,12 @@ class DeadProxy:
         self._thread.join(5)
 
 
+def spare_port() -> int:
+    """A free port, not the usual one that other tests on this machine may be about to take."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
 def watch_page(page: Any, origin: str) -> None:
     """Keep what the page asks for beyond the app, and its errors, as ``page.foreign`` and ``page.errors``."""
     page.foreign, page.errors = [], []

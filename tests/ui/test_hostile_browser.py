@@ -24,6 +24,7 @@ from tests.support.hostile import (
     LOOK,
     SAMPLES,
     DeadProxy,
+    spare_port,
     watch_page,
 )
 
@@ -91,7 +92,9 @@ def history() -> Iterator[SqliteHistory]:
 def url(history: SqliteHistory) -> Iterator[str]:
     answers = {"stream": EVERYTHING, HOSTILE_PROMPT: EVERYTHING}
     session = Talker(answers, default="Short.", step_s=0.002)
-    app = launch(session, open_browser=False, prevent_thread_lock=True, history=history)  # type: ignore[arg-type]
+    app = launch(
+        session, port=spare_port(), open_browser=False, prevent_thread_lock=True, history=history
+    )  # type: ignore[arg-type]  # fmt: skip
     yield str(app.local_url)
     app.close()
 

@@ -17,6 +17,7 @@ from eagle_core.events import LoadProgress
 from eagle_core.history import SqliteHistory
 from eagle_core.ui import launch
 from tests.support.fake_session import FakeSession
+from tests.support.hostile import spare_port
 from tests.support.page_checks import CONTRAST, UNNAMED
 from tests.support.tiny_models import save_llama
 from tests.ui.test_browser import browser, is_local, pytestmark
@@ -40,8 +41,8 @@ def opened(config: LoadConfig, on_event: Any) -> Any:
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     base = LoadConfig(base=str(save_llama(tmp_path_factory.mktemp("base"))))
     app = launch(
-        lambda on_event: opened(base, on_event), open_browser=False, prevent_thread_lock=True,
-        history=SqliteHistory(None), open_model=opened, settings=base,
+        lambda on_event: opened(base, on_event), port=spare_port(), open_browser=False,
+        prevent_thread_lock=True, history=SqliteHistory(None), open_model=opened, settings=base,
     )  # fmt: skip
     yield str(app.local_url)
     app.close()
