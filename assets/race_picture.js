@@ -127,7 +127,7 @@ Always on white, whatever the page's theme: it is made to be shown elsewhere. No
     const most = Math.max(1e-9, ...rates.map((value) => value || 0));
     const room = WIDTH - 2 * EDGE - 190;
     data.setups.forEach((setup, index) => {
-      draw.text(`${setup.name}   ${setup.about}`, { size: 16, color: MUTED, gap: 0 });
+      draw.text(`${setup.name} · ${setup.about}`, { size: 16, color: MUTED, gap: 0 });
       draw.bar(EDGE, draw.y, (room * (rates[index] || 0)) / most, 22, LANES[index]);
       const y = draw.y;
       draw.text(`${number(rates[index])} tok/s`, { size: 18, weight: 650, x: EDGE + (room * (rates[index] || 0)) / most + 14, width: 180, gap: 0 });
@@ -137,7 +137,7 @@ Always on white, whatever the page's theme: it is made to be shown elsewhere. No
     if (isBatch) dots(context, draw, data);
     draw.text(isBatch ? `${data.races.length} prompts, for example:` : "Prompt:", { size: 15, weight: 600, color: MUTED, gap: 0 });
     draw.text(data.races[at].prompt, { size: 16, most: isBatch ? 2 : 4, gap: 12 });
-    draw.text("The set-ups answered one after the other, so that none slowed another; drafting never changes what is said.", { size: 14, color: MUTED, gap: 0 });
+    draw.text("The set-ups answered one after the other, so that none slowed another.", { size: 14, color: MUTED, gap: 0 });
     return draw.y + EDGE - 12;
   }
 
