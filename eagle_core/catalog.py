@@ -17,6 +17,8 @@ from typing import Any, Literal, get_args
 from eagle_core.config import DEFAULT_BASE, TreeConfig, from_mapping
 from eagle_core.errors import ConfigError, ModelNotFound
 from eagle_core.folders import config_folder
+from eagle_core.precision import PRECISIONS
+from eagle_core.precision import PrecisionName as Precision
 from eagle_core.sizes import ModelSize
 
 if sys.version_info >= (3, 11):
@@ -25,8 +27,7 @@ else:
     import tomli as tomllib
 
 Method = Literal["eagle", "eagle3", "ngram"]
-Precision = Literal["float32", "bfloat16", "int8", "nf4"]
-PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+MPS_CHAIN = TreeConfig(policy="chain", depth=3)
 TEXT_KEYS = ("name", "title", "base", "head", "method", "license")
 
 
@@ -76,8 +77,8 @@ class CatalogEntry:
     """A base model, where it comes from, and the head that drafts for it.
 
     ``head`` is the name of a folder among the assets, a Hub id, a folder, or None.
-    ``n_parameters`` and ``size`` are None where nobody wrote them down. ``tree`` is for accelerators; see
-    :meth:`tree_for`.
+    ``n_parameters`` and ``size`` are None where nobody wrote them down. ``tree`` is the recommended one,
+    with which :func:`default_tree` starts.
     """
 
     name: str
@@ -90,6 +91,7 @@ class CatalogEntry:
     is_gated: bool = False
     is_recommended: bool = False
     n_head_parameters: int | None = None
+    download_bytes: int | None = None  # where it is not two bytes for each parameter
     precisions: tuple[Precision, ...] = PRECISIONS
     tree: TreeConfig = field(default_factory=TreeConfig)
     size: ModelSize | None = None
@@ -101,9 +103,19 @@ class CatalogEntry:
         """Whether ``head`` is one of the assets."""
         return self.head is not None and not any(sign in self.head for sign in "/\\")
 
-    def tree_for(self, device: str) -> TreeConfig:
-        """The draft tree to start with: on a CPU small ones are fastest, whatever the model."""
-        return TreeConfig() if device == "cpu" else self.tree
+
+def default_tree(entry: CatalogEntry | None, device: str) -> TreeConfig:
+    """The draft tree where the user sets none: ``auto``, which starts with the one recommended for the pair.
+
+    On a CPU small trees are fastest whatever the model, so that there only a tree of the user's own counts.
+    On a Mac's GPU single paths are drafted: they need no masks of ours and the fewest rows.
+    """
+    if device == "mps":
+        return MPS_CHAIN
+    is_meant = entry is not None and (entry.is_own or device != "cpu")
+    if entry is None or not is_meant or entry.tree.policy == "auto":
+        return TreeConfig()
+    return TreeConfig(start=entry.tree)
 
 
 @cache
@@ -148,6 +160,7 @@ def read_entry(row: Mapping[str, Any], *, is_own: bool = False) -> CatalogEntry:
             is_gated=values.pop("gated", False),
             is_recommended=values.pop("recommended", False),
             n_head_parameters=values.pop("n_head_parameters", None),
+            download_bytes=values.pop("download_bytes", None),
             precisions=tuple(values.pop("precisions", PRECISIONS)),
             tree=from_mapping(TreeConfig, values.pop("tree", {})),
             size=ModelSize(n_parameters=n_parameters or 0, **size) if size else None,
@@ -258,6 +271,7 @@ __all__ = [
     "Source",
     "WheelSource",
     "default_entry",
+    "default_tree",
     "find",
     "known_models",
     "lookup",

@@ -266,8 +266,16 @@ class TreeConfig:
     lookup: int = setting(
         10, "Further nodes for text that stood here before (prompt lookup); 0: none.", min=0, max=64
     )
+    start: TreeConfig | None = setting(
+        None, "The tree that auto starts with, before it has measured any.", is_inner=True
+    )
 
     def __post_init__(self) -> None:
+        start: Any = self.start  # a mapping when it comes from JSON or TOML
+        if isinstance(start, Mapping):
+            object.__setattr__(self, "start", from_mapping(TreeConfig, start))
+        if self.start is not None and self.start.policy == "auto":
+            object.__setattr__(self, "start", None)
         check_limits(self)
         if self.policy == "auto" and (self.depth, self.branching, self.size) != AUTO_TREES[0]:
             object.__setattr__(self, "policy", "dynamic")
@@ -279,10 +287,11 @@ class TreeConfig:
         """The trees that ``auto`` chooses among, the one to start with first; else the tree itself."""
         if self.policy != "auto":
             return (self,)
-        return tuple(
-            TreeConfig("dynamic", depth, branching, size, lookup=self.lookup)
-            for depth, branching, size in AUTO_TREES
-        )
+        trees = [TreeConfig("dynamic", *sizes, lookup=self.lookup) for sizes in AUTO_TREES]
+        if self.start is not None:
+            start = dataclasses.replace(self.start, lookup=self.lookup)
+            trees = [start, *(tree for tree in trees if tree != start)]
+        return tuple(trees)
 
     @property
     def paths(self) -> Shape | None:
@@ -297,14 +306,14 @@ class TreeConfig:
     def head_nodes(self) -> int:
         """Most nodes that the head drafts; a static shape says it itself."""
         if self.policy == "auto":
-            return max(tree.size for tree in self.ways)
+            return max(tree.head_nodes for tree in self.ways)
         return self.size if self.paths is None else len(self.paths)
 
     @property
     def head_depth(self) -> int:
         """Most tokens on a path that the head drafts; a static shape says it itself."""
         if self.policy == "auto":
-            return max(tree.depth for tree in self.ways)
+            return max(tree.head_depth for tree in self.ways)
         return self.depth if self.paths is None else max(map(len, self.paths))
 
     @property

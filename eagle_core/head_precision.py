@@ -47,7 +47,7 @@ def place_head(
     head = head.to("cpu", dtype).train(False)
     if wanted == "nf4":
         require_bitsandbytes("a head in nf4", device.type)
-        _quantize(head, dtype)
+        quantize_linears(head, dtype)
     head = head.to(device)
     pack_layers(head, is_int8=is_int8)
     use_rows_attention(head)
@@ -81,12 +81,16 @@ def compute_dtype(head: nn.Module) -> torch.dtype:
     return next(p.dtype for p in head.parameters() if p.is_floating_point())
 
 
-def _quantize(parent: nn.Module, dtype: torch.dtype) -> None:
+def quantize_linears(parent: nn.Module, dtype: torch.dtype) -> None:
+    """Put 4-bit layers (NF4, computing in ``dtype``) in place of all linear ones below ``parent``.
+
+    Their weights are made small when they are moved to a device.
+    """
     layers: Any = importlib.import_module("bitsandbytes.nn")  # slow to import
 
     for name, child in list(parent.named_children()):
         if type(child) is not nn.Linear:
-            _quantize(child, dtype)
+            quantize_linears(child, dtype)
             continue
         has_bias = child.bias is not None
         quantized = layers.Linear4bit(
@@ -99,4 +103,4 @@ def _quantize(parent: nn.Module, dtype: torch.dtype) -> None:
         setattr(parent, name, quantized)
 
 
-__all__ = ["compute_dtype", "head_dtype_name", "is_int8", "place_head"]
+__all__ = ["compute_dtype", "head_dtype_name", "is_int8", "place_head", "quantize_linears"]

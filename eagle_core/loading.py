@@ -6,12 +6,13 @@ Knows no tree and no loop. Memory, precision and attention are chosen here; how 
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import pickle
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,8 @@ from transformers import (
 )
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from eagle_core import models
+from eagle_core.catalog import default_tree
 from eagle_core.config import LoadConfig
 from eagle_core.convert_gguf import first_line, without_library_bars
 from eagle_core.errors import (
@@ -39,25 +42,27 @@ from eagle_core.errors import (
     OutOfMemory,
 )
 from eagle_core.events import LoadProgress
+from eagle_core.fit import Fit, Machine, best_fit
 from eagle_core.folders import OnEvent, cache_folder, ignore_event, make_cache_folder
 from eagle_core.kernels.attention import use_rows_attention
 from eagle_core.kernels.build import must_compile
 from eagle_core.kernels.ops import has_kernels
 from eagle_core.loading_head import head_source, load_head
+from eagle_core.machine import this_machine
 from eagle_core.packing import pack_layers
 from eagle_core.placement import (
     SPLIT,
+    FitOf,
     LoadPlan,
     make_plan,
     resolve_device,
     resolve_dtype,
     stored_in,
 )
-from eagle_core.precision import QUANTIZED_BYTES, inexact_reason
+from eagle_core.precision import QUANTIZED_BYTES, PrecisionName, inexact_reason
 from eagle_core.quantization import (
     bitsandbytes_config,
     check_quantized,
-    count_weights,
     own_method_hint,
 )
 from eagle_core.sources import base_folder, read_json
@@ -100,13 +105,17 @@ def load_base(config: LoadConfig, on_event: OnEvent = ignore_event) -> LoadedBas
     folder = base_folder(config, on_event, check_config)  # a model that cannot run is not fetched
     description = check_config(folder)
     context_length = resolve_context(config.context_length, description)
-    plan = make_plan(config, device, count_weights(folder), description)
+    say_compiling(device, on_event)
+    machine = compiled_machine(config.device)
+    plan = make_plan(config, device, machine, fit_of(config, folder), description)
+    device = plan.device
+    say_compiling(device, on_event)
     on_event(LoadProgress(f"loading {config.base}"))
     if plan.note:
         logger.info("%s", plan.note)
         on_event(LoadProgress(plan.note))
     tokenizer = load_tokenizer(folder)
-    model = load_model(folder, plan, stored_dtype(plan, description, on_event))
+    model = load_model(folder, plan, stored_dtype(plan, description))
     if plan.is_whole:
         with memory_errors(config.base):
             model.to(device)  # type: ignore[arg-type]  # transformers' decorator hides Module.to's overloads
@@ -126,6 +135,34 @@ def load_base(config: LoadConfig, on_event: OnEvent = ignore_event) -> LoadedBas
         precision_note=plan.note,
         inexact_reason=inexact_reason(quantization),
     )
+
+
+def say_compiling(device: torch.device, on_event: OnEvent) -> None:
+    """Report that the kernels are about to be compiled, if they are."""
+    if device.type == "cpu" and must_compile():
+        on_event(LoadProgress("compiling the fast layers for this processor, once"))
+
+
+def compiled_machine(device: str) -> Machine:
+    """This machine; on a CPU the kernels are compiled for it, so that what they can do is known."""
+    machine = this_machine(device)
+    if machine.device != "cpu" or has_kernels():
+        return machine
+    return dataclasses.replace(machine, has_kernels=False, lacks=(*machine.lacks, "int8"))
+
+
+def fit_of(config: LoadConfig, folder: Path) -> FitOf:
+    """How the pair that ``config`` names fits a machine, by the files of its base in ``folder``."""
+    entry = models.resolve(config.base, config.head)
+    size = models.folder_size(folder)
+    head = models.head_size(entry, size)
+
+    def best(machine: Machine, precisions: Sequence[PrecisionName]) -> Fit:
+        tree = default_tree(entry, machine.device)
+        known = [one for one in precisions if one in entry.precisions]
+        return best_fit(size, head, machine, known or precisions, config.context_length, tree)
+
+    return best
 
 
 def check_config(folder: Path) -> dict[str, Any]:
@@ -183,7 +220,7 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def stored_dtype(plan: LoadPlan, description: Mapping[str, Any], on_event: OnEvent) -> torch.dtype:
+def stored_dtype(plan: LoadPlan, description: Mapping[str, Any]) -> torch.dtype:
     """What the weights are read as: the plan's dtype, or the half of it that holds them as well.
 
     A checkpoint in bfloat16 for float32 on a CPU is widened layer by layer, when the layers are packed.
@@ -191,8 +228,6 @@ def stored_dtype(plan: LoadPlan, description: Mapping[str, Any], on_event: OnEve
     is_wide = plan.is_whole and plan.device.type == "cpu" and plan.dtype == torch.float32
     if not is_wide or stored_in(description) != "bfloat16":
         return plan.dtype
-    if must_compile():
-        on_event(LoadProgress("compiling the fast layers for this processor, once"))
     return torch.bfloat16 if has_kernels() else plan.dtype
 
 
@@ -323,8 +358,6 @@ def pack_for_cpu(model: PreTrainedModel, plan: LoadPlan, on_event: OnEvent) -> N
 
     Without, the packed ones are a second copy, left out where it could push out what else is running.
     """
-    if must_compile():
-        on_event(LoadProgress("compiling the fast layers for this processor, once"))
     if has_kernels():
         is_narrow = model.dtype != plan.dtype
         pack_layers(model, is_int8=plan.quantization == "int8", widens=is_narrow, frees=True)

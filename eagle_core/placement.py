@@ -1,12 +1,11 @@
 """What a base is loaded as: on which device, in which precision, in one piece or spread out.
 
-Decides by what is asked for, by the checkpoint's description and by free memory; opens no weights.
+Decides by what is asked for, by the checkpoint's description and by what ``fit`` finds; opens no weights.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,17 +14,10 @@ import torch
 from eagle_core import precision
 from eagle_core.config import DType, LoadConfig
 from eagle_core.errors import ConfigError
-from eagle_core.kernels.ops import has_fast_int8, has_kernels
-from eagle_core.precision import DTypeName, Precision, QuantizationName, WeightCount
-from eagle_core.quantization import (
-    DEVICES,
-    all_free_bytes,
-    free_bytes,
-    has_bitsandbytes,
-    own_method,
-    refuse_twice,
-    require_bitsandbytes,
-)
+from eagle_core.fit import Fit, Machine, order
+from eagle_core.kernels.ops import has_kernels
+from eagle_core.precision import PRECISIONS, DTypeName, Precision, PrecisionName, QuantizationName
+from eagle_core.quantization import has_bitsandbytes, own_method, refuse_twice, require_bitsandbytes
 
 SPLIT = "split"  # the device that stands for all of them
 
@@ -59,16 +51,23 @@ class LoadPlan:
         return self.quantization not in ("none", "int8")
 
 
-def make_plan(
-    config: LoadConfig, device: torch.device, count: WeightCount, description: Mapping[str, Any]
-) -> LoadPlan:
-    """Decide on precision and place, by what is asked for and by free memory.
+# How a pair fits a machine in the best of some precisions: ``fit.best_fit`` of the pair.
+FitOf = Callable[[Machine, Sequence[PrecisionName]], Fit]
 
+
+def make_plan(
+    config: LoadConfig,
+    device: torch.device,
+    machine: Machine,
+    fit_of: FitOf,
+    description: Mapping[str, Any],
+) -> LoadPlan:
+    """Decide on precision and place: what is asked for, else what fits, as ``models fit`` says it.
+
+    Args: machine: what is free on ``device`` and beside it.
     Raises: ConfigError for weights that are quantized already; ModelError where bitsandbytes does not work.
     """
     own, is_split = own_method(description), config.device == SPLIT
-    if device.type == "cpu" and stored_in(description) == "bfloat16" and has_kernels():
-        count = dataclasses.replace(count, is_half=True)
     refuse_twice(config.quantization, own)
     if own in precision.QUANTIZED_BYTES:
         require_bitsandbytes(f"a model in {own}", device.type)
@@ -83,15 +82,74 @@ def make_plan(
         wanted = Precision(dtype_name(dtype), config.quantization)
         note = "; ".join(precision.notes(wanted, device.type))
         return LoadPlan(device, dtype, config.quantization, None, is_split, note)
-    among = _candidates(config, device, count)
+    among = _among(config, device)
     if is_split:
-        return _spread(count, device, among, "")
-    choice = precision.choose(count, free_bytes(device), among)
-    if not choice.fits and config.device == "auto":
-        return _spread(count, device, among, precision.too_large(count, free_bytes(device), among))
-    taken = choice.precision
-    note = "; ".join(filter(None, (choice.reason, *precision.notes(taken, device.type))))
+        return _spread(device, machine, fit_of, among, "")
+    is_open = config.device == "auto"
+    fit = _working(fit_of, machine if is_open else machine.alone(), among)
+    if is_open and (fit.verdict == "too-large" or fit.device == SPLIT):
+        too_much = _too_much(fit_of(machine.alone(), order(machine, among)[:1]))
+        return _spread(device, machine, fit_of, among, too_much)
+    if fit.device == "cpu" != device.type:  # only main memory holds it
+        return _plan(torch.device("cpu"), fit, fit.reason)
+    finest = fit_of(machine.alone(), order(machine, among)[:1])
+    why = _too_much(finest) if fit.verdict == "too-large" else ""
+    if fit.precision != finest.precision:
+        why = f"{_too_much(finest)}: taking {precision.describe(_meant(fit.precision, device))}"
+    return _plan(device, fit, why)
+
+
+def _among(config: LoadConfig, device: torch.device) -> tuple[PrecisionName, ...]:
+    """The precisions that may be taken: with a dtype or a "none" of one's own, one."""
+    if config.dtype == config.quantization == "auto":
+        return PRECISIONS
+    name = dtype_name(resolve_dtype(config.dtype, device))
+    assert name != "float16"
+    return (name,)
+
+
+def _working(fit_of: FitOf, machine: Machine, among: tuple[PrecisionName, ...]) -> Fit:
+    """The best fit; whether bitsandbytes works is only found out, slowly, when nothing else fits."""
+    fit = fit_of(machine, among)
+    if fit.precision != "nf4" or has_bitsandbytes():
+        return fit
+    return fit_of(machine, tuple(one for one in among if one != "nf4"))
+
+
+def _spread(
+    device: torch.device,
+    machine: Machine,
+    fit_of: FitOf,
+    among: tuple[PrecisionName, ...],
+    why: str,
+) -> LoadPlan:
+    """Over several devices in what fits there; beyond their memory only unquantized weights may lie."""
+    fit = _working(fit_of, machine.together(), among)
+    if fit.verdict == "too-large" or fit.precision == "int8":
+        plain = [one for one in order(machine, among) if one in precision.DTYPE_BYTES]
+        fit = fit_of(machine.together(), plain[-1:])
+    note = f"{why}: it is spread over all devices, memory and disk" if why else ""
+    taken = _meant(fit.precision, device)
+    return LoadPlan(device, _dtype(taken), taken.quantization, None, True, note)
+
+
+def _too_much(fit: Fit) -> str:
+    """Says that a precision does not fit, or not well."""
+    return (
+        f"in {fit.precision} the model takes about {fit.estimate.needed_bytes / 1e9:.1f} GB, of which "
+        f"{max(fit.free_bytes, 0) / 1e9:.1f} GB are free"
+    )
+
+
+def _plan(device: torch.device, fit: Fit, why: str) -> LoadPlan:
+    taken = _meant(fit.precision, device)
+    note = "; ".join(filter(None, (why, *precision.notes(taken, device.type))))
     return LoadPlan(device, _dtype(taken), taken.quantization, note=note)
+
+
+def _meant(name: PrecisionName, device: torch.device) -> Precision:
+    kind: Any = device.type
+    return precision.spelled(name, kind, dtype_name(quantized_dtype("auto", device)))
 
 
 def require_int8(config: LoadConfig, device: torch.device) -> None:
@@ -110,37 +168,6 @@ def require_int8(config: LoadConfig, device: torch.device) -> None:
         got=why,
         hint=hint,
     )
-
-
-def _candidates(
-    config: LoadConfig, device: torch.device, count: WeightCount
-) -> tuple[Precision, ...]:
-    """What may be taken; whether bitsandbytes works is only found out, slowly, when nothing else fits."""
-    dtype = dtype_name(resolve_dtype(config.dtype, device))
-    if not config.dtype == config.quantization == "auto":
-        return (Precision(dtype),)
-    plain = precision.candidates(device.type, dtype, has_bitsandbytes=False)
-    fits = precision.choose(count, free_bytes(device), plain).fits
-    if fits or device.type not in DEVICES:
-        return plain
-    return precision.candidates(
-        device.type,
-        dtype,
-        has_bitsandbytes=has_bitsandbytes(),
-        has_int8=device.type == "cpu" and has_fast_int8(),
-    )
-
-
-def _spread(
-    count: WeightCount, device: torch.device, among: Sequence[Precision], why: str
-) -> LoadPlan:
-    """Over several devices in what fits there; beyond their memory only unquantized weights may lie."""
-    choice = precision.choose(count, all_free_bytes(device), among)
-    taken = choice.precision
-    if not choice.fits:
-        taken = [one for one in among if one.quantization == "none"][-1]
-    note = f"{why}: it is spread over all devices, memory and disk" if why else ""
-    return LoadPlan(device, _dtype(taken), taken.quantization, None, True, note)
 
 
 def _dtype(taken: Precision) -> torch.dtype:

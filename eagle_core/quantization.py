@@ -1,34 +1,28 @@
 """bitsandbytes at arm's length: whether it is there, what it is told, and what a checkpoint brings along.
 
-Also counts a checkpoint's weights and a device's free memory, which ``precision`` decides by. Loads no model.
+Loads no model.
 """
 
 from __future__ import annotations
 
 import importlib
-import json
 import logging
-import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 from torch import nn
 from transformers import BitsAndBytesConfig
 
 from eagle_core.errors import ConfigError, ModelError
-from eagle_core.precision import QuantizationName, WeightCount
+from eagle_core.precision import QuantizationName
 
 logger = logging.getLogger(__name__)
 
 DEVICES = ("cpu", "cuda", "xpu", "hpu")  # where bitsandbytes has kernels
 CHATTY_LOGGER = "bitsandbytes.autograd._functions"
 OUTLIER_THRESHOLD = 6.0  # arXiv 2208.07339, section 3.2
-# Never quantized: by position or name. transformers keeps fused experts as they are, too.
-KEPT_NAMES = ("embed", "lm_head", "wte", "wpe", "output.weight", ".experts.")
 # What must be installed for checkpoints that others have quantized, where it is not what they are called.
 PACKAGES = {
     "gptq": "gptqmodel",
@@ -146,57 +140,6 @@ def own_method_hint(own: str) -> str:
     )
 
 
-def count_weights(folder: Path) -> WeightCount:
-    """Weights of a checkpoint, from the headers of its safetensors files, else from their sizes."""
-    n_weights = n_kept = 0
-    for path in sorted(folder.glob("*.safetensors")):
-        try:
-            entries = read_header(path)
-        except (OSError, ValueError, TypeError):  # said when the weights are loaded
-            n_weights += path.stat().st_size // 2
-            continue
-        for name, shape in entries.items():
-            n_values = math.prod(shape)
-            n_weights += n_values
-            is_kept = len(shape) != 2 or any(part in name for part in KEPT_NAMES)
-            n_kept += n_values if is_kept else 0
-    if n_weights == 0:
-        n_weights = sum(path.stat().st_size for path in folder.glob("pytorch_model*.bin")) // 2
-    return WeightCount(n_weights, n_kept)
-
-
-def read_header(path: Path) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of a safetensors file's tensors, without reading them.
-
-    Raises: OSError, ValueError or TypeError for what is no such file.
-    """
-    with path.open("rb") as file:
-        n_bytes = int.from_bytes(file.read(8), "little")
-        if not 0 < n_bytes <= path.stat().st_size - 8:
-            raise ValueError("no safetensors header")
-        header = json.loads(file.read(n_bytes))
-    return {
-        str(name): tuple(map(int, entry["shape"]))
-        for name, entry in header.items()
-        if name != "__metadata__"
-    }
-
-
-def free_bytes(device: torch.device) -> int:
-    """Memory that a model on this device may take."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    return int(psutil.virtual_memory().available)
-
-
-def all_free_bytes(device: torch.device) -> int:
-    """Memory of all devices of this kind together."""
-    if device.type != "cuda":
-        return free_bytes(device)
-    n_devices = torch.cuda.device_count()
-    return sum(int(torch.cuda.mem_get_info(index)[0]) for index in range(n_devices))
-
-
 def n_quantized_layers(model: nn.Module) -> int:
     """Layers whose weights bitsandbytes holds."""
     return sum(type(m).__module__.startswith("bitsandbytes.") for m in model.modules())
@@ -218,11 +161,8 @@ def check_quantized(model: nn.Module, quantization: str) -> None:
 
 
 __all__ = [
-    "all_free_bytes",
     "bitsandbytes_config",
     "check_quantized",
-    "count_weights",
-    "free_bytes",
     "has_bitsandbytes",
     "n_quantized_layers",
     "own_method",

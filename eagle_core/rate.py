@@ -48,6 +48,12 @@ def as_text(rate: Rate, total: int | None) -> str:
     return speed if left_s is None else f"{speed}, {_duration(left_s)} left"
 
 
+def time_left(rate: Rate, total: int | None) -> str:
+    """Time left, for people: "1 min 20 s left"; empty while unknown, and at the end."""
+    left_s = rate.remaining_s(total)
+    return f"{_duration(left_s)} left" if left_s else ""
+
+
 def _duration(seconds: float) -> str:
     whole = round(seconds)
     if whole < 60:
@@ -57,4 +63,4 @@ def _duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-__all__ = ["Rate", "as_text"]
+__all__ = ["Rate", "as_text", "time_left"]

@@ -121,7 +121,7 @@ class ModelRelay:
         known = next(one for one in PRECISIONS if one == precision)
         self._on_event(LoadProgress(f"opening the model in {precision}"))
         check_room(self._config, known)
-        config = in_precision(self._config, known, is_on_cpu=self._info.device == "cpu")
+        config = in_precision(self._config, known, this_machine(self._config.device).device)
         if self._config.chat_template is None and self._info.chat_template in templates.names():
             config = dataclasses.replace(config, chat_template=self._info.chat_template)
         self._other = self._open_model(config, self._on_event)

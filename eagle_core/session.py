@@ -11,11 +11,13 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any
 
-from eagle_core import templates
+import torch
+
+from eagle_core import catalog, templates
+from eagle_core._version import __version__
 from eagle_core.config import DraftConfig, GenerationConfig, HeadDType, LoadConfig
 from eagle_core.differences import Difference
 from eagle_core.drafters.base import Drafter
@@ -34,14 +36,17 @@ from eagle_core.events import (
     StepDone,
     TextDelta,
 )
+from eagle_core.folders import cache_folder
 from eagle_core.head_precision import head_dtype_name, place_head
 from eagle_core.heads.base import DraftHead
 from eagle_core.loading import LoadedBase, is_memory_error, load_base
 from eagle_core.loading_head import check_before_download, head_source, load_head
+from eagle_core.pace import PaceBook, pace_file
 from eagle_core.packing import bytes_read, count_let_go
 from eagle_core.queueing import TicketQueue
 from eagle_core.rounding import explain_difference
 from eagle_core.selftest import Drafting, rounding_reason, self_test
+from eagle_core.session_info import Message, SessionInfo
 from eagle_core.stats import Stats
 from eagle_core.stops import StopStrings
 from eagle_core.target import Target
@@ -51,42 +56,6 @@ logger = logging.getLogger(__name__)
 
 TREE_ROOM = 257  # cache rows for the largest tree that the settings allow, pending node included
 POLL_S = 0.1
-
-
-class Message(TypedDict):
-    """One turn of a chat."""
-
-    role: Literal["system", "user", "assistant"]
-    content: str
-
-
-@dataclass(frozen=True, slots=True)
-class SessionInfo:
-    """What is loaded.
-
-    ``drafting`` is what the self-test found the base able to check, ``drafting_reason`` why no trees.
-    ``rounding_reason`` says why answers with and without drafting may part, "" where they cannot;
-    ``reproducible`` is whether rows are computed so that they do not, where there is a choice.
-    ``precision_note`` says what the precision costs. ``chat_template`` is "own", a built-in one's name or a
-    file's, or None for a base model without one.
-    """
-
-    base: str
-    head: str | None
-    dtype: str
-    device: str
-    context_length: int
-    n_parameters: int
-    n_head_parameters: int
-    weight_bytes: int = 0  # that one forward reads
-    drafting: Drafting = "tree"
-    drafting_reason: str = ""
-    reproducible: bool = True
-    rounding_reason: str = ""
-    quantization: str = "none"
-    precision_note: str = ""
-    head_dtype: str | None = None
-    chat_template: str | None = None
 
 
 class Session:
@@ -99,6 +68,7 @@ class Session:
         on_event: hears when the base's self-test finds a limit.
         head_dtype: precision of the head.
         chat_template: a built-in template's name or a file, instead of the model's own.
+        pace_folder: where is kept how fast the trees of ``auto`` are; None: nowhere.
     Raises: ModelError when the base cannot be run rightly.
     """
 
@@ -110,6 +80,7 @@ class Session:
         on_event: Callable[[Event], None] | None = None,
         head_dtype: HeadDType = "auto",
         chat_template: str | None = None,
+        pace_folder: Path | None = None,
     ) -> None:
         self._template = templates.named(chat_template) if chat_template is not None else None
         self._tokenizer: Any = base.tokenizer
@@ -131,6 +102,7 @@ class Session:
         self._hidden_ids = self._eos_ids | special_ids(base.tokenizer)
         self._cached_ids: list[int] = []
         self._queue = TicketQueue()
+        self._auto_tree = catalog.default_tree(catalog.lookup(base.name), self._target.device.type)
         self.info = SessionInfo(
             base=base.name,
             head=head_name,
@@ -149,6 +121,13 @@ class Session:
             precision_note=base.precision_note,
             head_dtype=head_dtype_name(head, head_dtype) if head is not None else None,
         )
+        info = self.info
+        self._paces = PaceBook(
+            None if pace_folder is None else pace_file(
+                pace_folder, __version__, info.base, info.head, info.dtype, info.quantization,
+                info.head_dtype, info.device, info.reproducible, torch.get_num_threads(),
+            )
+        )  # fmt: skip
         with suppress(NoChatTemplate):  # said when a chat is to be answered
             name = self._chosen_template().name
             self.info = dataclasses.replace(self.info, chat_template=name)
@@ -168,10 +147,13 @@ class Session:
         source = head_source(config)
         check_before_download(config, report)
         base = load_base(config, report)
-        if source is None:
-            return cls(base, None, None, report, chat_template=config.chat_template)
-        head = load_head(source, base.model, report, offline=config.offline)
-        return cls(base, head, Path(source).name, report, config.head_dtype, config.chat_template)
+        head = None
+        if source is not None:
+            head = load_head(source, base.model, report, offline=config.offline)
+        return cls(
+            base, head, None if source is None else Path(source).name, report, config.head_dtype,
+            config.chat_template, cache_folder() / "pace",
+        )  # fmt: skip
 
     @property
     def tokenizer(self) -> Any:
@@ -182,6 +164,11 @@ class Session:
     def target(self) -> Target:
         """The base model as the loop sees it."""
         return self._target
+
+    @property
+    def head(self) -> DraftHead | None:
+        """The head, ready to draft; None without one."""
+        return self._head
 
     @property
     def eos_ids(self) -> frozenset[int]:
@@ -278,9 +265,15 @@ class Session:
             self._queue.leave(ticket)
 
     def forget(self) -> None:
-        """Drop the cached prompt, so that the next request reads its whole prompt anew."""
+        """Drop the cached prompt, so that the next request reads its whole prompt anew.
+
+        What was recorded and measured of the drafter stays, as it does between the turns of a chat.
+        """
         with self._turn():
-            self._reset()
+            self._cache.reset()
+            self._cached_ids = []
+            if self._eagle is not None:
+                self._eagle.reset()
 
     def explain_difference(
         self,
@@ -418,13 +411,15 @@ class Session:
             self._settle(ids, drafter)
 
     def _allowed(self, draft: DraftConfig) -> DraftConfig:
-        """What is left of the wish after the self-test: a chain, or no drafting."""
+        """The wish with the tree that ``auto`` means here; after the self-test a chain, or no drafting."""
         if self.info.drafting == "none":
             return dataclasses.replace(draft, drafter="none")
+        tree = draft.tree
+        if tree.policy == "auto" and tree.start is None:
+            tree = dataclasses.replace(self._auto_tree, lookup=tree.lookup)
         if self.info.drafting == "chain":
-            tree = dataclasses.replace(draft.tree, policy="chain", lookup=0)
-            return dataclasses.replace(draft, tree=tree)
-        return draft
+            tree = dataclasses.replace(tree, policy="chain", lookup=0)
+        return dataclasses.replace(draft, tree=tree)
 
     def _prepare(self, prompt_ids: list[int], draft: DraftConfig) -> Drafter:
         """The drafter for a request, it and the cache holding the rows that the prompt shares with the last.
@@ -446,7 +441,7 @@ class Session:
         if self._eagle is None:
             self._eagle = EagleDrafter(
                 self._head, self._target.embed, self._target.output_embeddings,
-                draft.tree, self._target.context_length + 1,
+                draft.tree, self._target.context_length + 1, self._paces,
             )  # fmt: skip
         self._eagle.configure(draft.tree)
         keep = min(keep, self._eagle.length)
@@ -462,6 +457,7 @@ class Session:
             drafter.rewind(length)
         self._cache.rewind(length)
         self._cached_ids = ids[:length]
+        self._paces.save()
 
     def _reset(self) -> None:
         self._cache.reset()

@@ -10,57 +10,18 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
+from eagle_core.bench.config import LLAMA, BenchConfig, family_of, is_peer
 from eagle_core.bench.methods import Method
 from eagle_core.bench.prompts import Question, fingerprint
 from eagle_core.bench.provenance import peak_process_bytes
 from eagle_core.bench.records import BASELINE, BenchWriter, Row, compare_with_baseline
-from eagle_core.config import (
-    GenerationConfig,
-    LoadConfig,
-    TreeConfig,
-    check_limits,
-    setting,
-)
+from eagle_core.config import GenerationConfig, LoadConfig, TreeConfig
 from eagle_core.differences import Difference
-from eagle_core.errors import ConfigError, EagleError
+from eagle_core.errors import EagleError
 
-MethodName = Literal["none", "ngram", "eagle", "transformers"]
 WARMUP_TOKENS = 32
-
-
-@dataclass(frozen=True, slots=True)
-class BenchConfig:
-    """What is measured how often."""
-
-    methods: tuple[MethodName, ...] = setting(
-        ("none", "eagle"),
-        "Comma-separated: none (this engine's plain decoding), ngram, eagle, transformers (its generate).",
-    )
-    repeats: int = setting(1, "Times each question is asked.", min=1, max=1000)
-    limit: int | None = setting(
-        None, "Ask only this many questions, evenly spaced; none given: all.", min=1, max=1_000_000
-    )
-    warmup: int = setting(
-        1, "Questions that every method answers unmeasured first.", min=0, max=100
-    )
-
-    def __post_init__(self) -> None:
-        check_limits(self)
-        known = get_args(MethodName)
-        if (
-            not self.methods
-            or len(set(self.methods)) < len(self.methods)
-            or set(self.methods) - set(known)
-        ):
-            raise ConfigError(
-                "methods is not a list of distinct methods",
-                expected=f"some of {', '.join(known)}",
-                got=",".join(self.methods),
-                hint="for example none,eagle",
-            )
 
 
 def settings_of(
@@ -159,7 +120,9 @@ def _explain(
     row: Row,
 ) -> Difference | None:
     """What is to be known about a difference between answers that should be the same; else None."""
-    is_drawn_apart = row.method == "transformers" and generation.temperature > 0
+    # llama.cpp computes in another precision; whoever draws with other numbers draws other tokens.
+    is_drawn_apart = is_peer(row.method) and generation.temperature > 0
+    is_drawn_apart |= family_of(row.method) == LLAMA
     if explain is None or generation.acceptance == "sampling" or is_drawn_apart:
         return None
     return explain(prompt_ids, baseline.token_ids, row.token_ids, generation)
@@ -200,7 +163,7 @@ def _measure(
         token_ids=answer.token_ids,
         finish_reason=answer.finish_reason,
         stats=answer.stats,
-        peak_memory_bytes=measure_peak.read(),
+        peak_memory_bytes=answer.peak_memory_bytes or measure_peak.read(),
     )
 
 
@@ -228,8 +191,6 @@ class PeakMeter:
 
 
 __all__ = [
-    "BenchConfig",
-    "MethodName",
     "PeakMeter",
     "n_rows",
     "run_bench",

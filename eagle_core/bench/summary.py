@@ -21,13 +21,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from eagle_core.bench.config import LLAMA, TRANSFORMERS, family_of
 from eagle_core.bench.prompts import QuestionId
 from eagle_core.bench.records import BASELINE, BenchFile, Row
 from eagle_core.stats import Stats
 
 N_RESAMPLES = 2000
 BOOTSTRAP_SEED = 0
-REFERENCES = (BASELINE, "transformers")
+REFERENCES = (BASELINE, TRANSFORMERS, LLAMA)  # families that all others are set against
 
 # Columns of a table with one question's sums for the two methods of a speed-up in each row.
 OUR_DECODE_S, OUR_TOTAL_S, OUR_TOKENS, THEIR_DECODE_S, THEIR_TOTAL_S, THEIR_TOKENS = range(6)
@@ -44,7 +45,7 @@ def summarize(file: BenchFile) -> dict[str, Any]:
     names = list(dict.fromkeys(row.method for row in file.rows))
     order = list(file.header.get("settings", {}).get("bench", {}).get("methods", names))
     names.sort(key=lambda name: order.index(name) if name in order else len(order))
-    references = [name for name in REFERENCES if name in names]
+    references = [name for one in REFERENCES for name in names if family_of(name) == one]
     categories = sorted({row.category for row in file.rows})
     return {
         "methods": {name: _method_summary(file.rows, name, references) for name in names},
@@ -192,27 +193,47 @@ def speedup(rows: Iterable[Row], name: str, reference: str) -> dict[str, Any] | 
     pairs = paired_by_question(rows, name, reference)  # [Q, 6]
     if len(pairs) == 0:
         return None
-    result: dict[str, Any] = {"n_questions": len(pairs)}
-    for kind, estimate in ESTIMATES.items():
-        low, high = bootstrap_interval(pairs, estimate)
-        result[kind] = {"value": float(estimate(pairs)), "low": low, "high": high}
-    return result
+    return {"n_questions": len(pairs), **with_intervals(pairs, ESTIMATES)}
 
 
-def bootstrap_interval(pairs: Pairs, estimate: Estimate) -> tuple[float | None, float | None]:
-    """95% percentile interval of ``estimate`` under resampling of questions.
+def rate_with_interval(rows: Iterable[Row]) -> dict[str, float | None] | None:
+    """Decode rate of one method's rows: ``value``, ``low`` and ``high``; None when nothing was decoded."""
+    sums = [
+        [sum(max(one.n_tokens - 1, 0) for one in group), sum(one.decode_s for one in group)]
+        for group in _by_question(rows).values()
+    ]
+    table = np.array([pair for pair in sums if pair[1] > 0], dtype=np.float64)  # [Q, 2]
+    return with_intervals(table, {"rate": _rate})["rate"] if len(table) else None
 
-    Returns: low and high; None twice for fewer than two questions.
+
+def with_intervals(
+    table: Pairs, estimates: Mapping[str, Estimate]
+) -> dict[str, dict[str, float | None]]:
+    """Each estimate of ``table`` [Q, C] with its 95% percentile interval under resampling of questions.
+
+    Returns: ``value``, ``low`` and ``high``; the interval is None for fewer than two questions.
     """
-    n = len(pairs)
+    n = len(table)
+    found: dict[str, dict[str, float | None]] = {
+        name: {"value": float(estimate(table)), "low": None, "high": None}
+        for name, estimate in estimates.items()
+    }
     if n < 2:
-        return None, None
+        return found
     draws = np.random.default_rng(BOOTSTRAP_SEED).integers(n, size=(N_RESAMPLES, n))  # [R, Q]
-    low, high = np.percentile(estimate(pairs[draws]), [2.5, 97.5])
-    return float(low), float(high)
+    resamples = table[draws]  # [R, Q, C]
+    for name, estimate in estimates.items():
+        low, high = np.percentile(estimate(resamples), [2.5, 97.5])
+        found[name] |= {"low": float(low), "high": float(high)}
+    return found
 
 
-# Each maps [..., Q, 6] to [...]: one table, or one for each resample.
+# Each maps [..., Q, C] to [...]: one table, or one for each resample.
+
+
+def _rate(table: Pairs) -> Pairs:
+    sums = table.sum(axis=-2)
+    return np.asarray(sums[..., 0] / sums[..., 1])
 
 
 def _decode(pairs: Pairs) -> Pairs:
@@ -266,10 +287,11 @@ __all__ = [
     "acceptance_at_depth",
     "acceptance_length",
     "bandwidth_bound",
-    "bootstrap_interval",
     "decode_rate",
     "paired_by_question",
+    "rate_with_interval",
     "speedup",
     "summarize",
     "time_split",
+    "with_intervals",
 ]

@@ -117,6 +117,25 @@ def _categories(categories: dict[str, dict[str, Figures]], names: list[str]) -> 
     return align([head, *rows]) if rows else ""
 
 
+def comparison_table(found: Figures) -> str:
+    """What ``eagle_core.bench.compare.compare`` returned as an aligned table."""
+    head = ["category", "questions", "tok/s", "before" if found["is_same_method"] else "baseline",
+            "decode", "95%", "total", "95%", "median", "95%", "tau", "identical"]  # fmt: skip
+    rows = []
+    for category, one in found["rows"].items():
+        faster = one["speedup"]
+        kinds = [faster[kind] if faster else None for kind in ("decode", "total", "median")]
+        cells = [category, str(faster["n_questions"] if faster else 0)]
+        cells += [_number(rate, 1) for rate in one["tok_s"]]
+        for kind in kinds:
+            cells += ["-", "-"] if kind is None else [_number(kind["value"], 2), _interval(kind)]
+        cells += [_number(one["tau"][0], 2), f"{one['n_identical']} of {one['n_compared']}"]
+        rows.append(cells)
+    text = f"{found['method']} against {found['baseline']}\n" + align([head, *rows])
+    n_failed = sum(found["rows"]["all"]["n_failed"])
+    return f"{text}\n{n_failed} failed answers are left out" if n_failed else text
+
+
 def align(rows: Sequence[Sequence[str]]) -> str:
     """Columns of equal width: the first flush left, the others flush right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -143,4 +162,4 @@ def _interval(figure: Figures) -> str:
     return f"{figure['low']:.2f}-{figure['high']:.2f}"
 
 
-__all__ = ["align", "summary_table"]
+__all__ = ["align", "comparison_table", "summary_table"]

@@ -1,4 +1,4 @@
-"""``eagle-chat bench``: measure methods against each other, and report what was measured."""
+"""``eagle-chat bench run``: measure methods against each other; the other actions are added here, too."""
 
 from __future__ import annotations
 
@@ -9,22 +9,18 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eagle_core.bench.methods import build_methods
+from eagle_core.bench.build import build_methods, check_peers, describe_peers
+from eagle_core.bench.config import BenchConfig
 from eagle_core.bench.prompts import evenly_spaced, load_questions
 from eagle_core.bench.provenance import provenance
-from eagle_core.bench.records import BenchFile, BenchWriter, Row, check_output, read_bench_file
-from eagle_core.bench.runner import (
-    BenchConfig,
-    PeakMeter,
-    n_rows,
-    run_bench,
-    settings_of,
-)
-from eagle_core.cli.console import note, write_json, write_line
+from eagle_core.bench.records import BenchWriter, Row, check_output, read_bench_file
+from eagle_core.bench.runner import PeakMeter, n_rows, run_bench, settings_of
+from eagle_core.cli import bench_gpu, bench_replay, bench_reports
+from eagle_core.cli.bench_reports import write_summary
+from eagle_core.cli.console import interrupted_by_termination, note
 from eagle_core.cli.flags import add_config_flags, read_config
 from eagle_core.cli.stream import Progress, open_session
 from eagle_core.config import GenerationConfig, LoadConfig, TreeConfig
-from eagle_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from eagle_core.session import Session
@@ -33,7 +29,7 @@ EXIT_FAILED = 1
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
-    """Add ``bench run`` and ``bench report``."""
+    """Add ``bench`` and its actions."""
     bench = subparsers.add_parser("bench", help="measure speed", description="Measure speed.")
     actions = bench.add_subparsers(dest="action", required=True, metavar="action")
 
@@ -52,16 +48,9 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     add_config_flags(measure, BenchConfig, LoadConfig, GenerationConfig, TreeConfig)
     measure.set_defaults(run=run)
 
-    report = actions.add_parser(
-        "report",
-        help="summarize a file of rows",
-        description="Summarize what `bench run` wrote.",
-        allow_abbrev=False,
-    )
-    report.add_argument("file", metavar="FILE", help="what `bench run` wrote")
-    report.add_argument("--plot", metavar="PNG", help="draw a bar chart into this file")
-    report.add_argument("--json", action="store_true", help="the summary as one JSON object")
-    report.set_defaults(run=run_report)
+    bench_reports.add_parsers(actions)
+    bench_replay.add_parser(actions)
+    bench_gpu.add_parser(actions)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -76,15 +65,16 @@ def run(args: argparse.Namespace) -> int:
     bench = read_config(args, BenchConfig)
     out = Path(args.out)
     check_output(out, resume=args.resume)  # before the model is loaded
+    check_peers(bench, load, generation)
     questions = evenly_spaced(load_questions(Path(args.prompts)), bench.limit)
     settings = settings_of(questions, bench, generation, tree, load)
     progress = Progress()
     session = open_session(load, progress)
-    try:
-        methods = build_methods(bench.methods, session, tree)
-        with contextlib.closing(
-            BenchWriter(out, header_of(session, settings), resume=args.resume)
-        ) as writer:
+    with interrupted_by_termination(), contextlib.ExitStack() as stack:
+        stack.callback(session.close)
+        methods = build_methods(bench, session, tree, load, stack, progress)
+        header = {**header_of(session, settings), "peers": describe_peers(methods)}
+        with contextlib.closing(BenchWriter(out, header, resume=args.resume)) as writer:
             rows = run_bench(
                 questions,
                 methods,
@@ -96,32 +86,9 @@ def run(args: argparse.Namespace) -> int:
                 session.explain_difference,
             )
             show_rows(rows, writer, n_rows(questions, bench), progress)
-    finally:
-        session.close()
     found = read_bench_file(out)
     write_summary(found, as_json=args.json)
     return EXIT_FAILED if any(row.status == "failed" for row in found.rows) else 0
-
-
-def run_report(args: argparse.Namespace) -> int:
-    """Summarize an existing file.
-
-    Raises: EagleError.
-    """
-    found = read_bench_file(Path(args.file))
-    if args.plot:
-        from eagle_core.bench.plot import write_plot
-        from eagle_core.bench.summary import summarize
-
-        try:
-            write_plot(summarize(found), Path(args.plot))
-        except OSError as error:
-            raise ConfigError(
-                f"cannot write {args.plot}", got=str(error), hint="name another file"
-            ) from error
-        note(f"drew {args.plot}")
-    write_summary(found, as_json=args.json)
-    return 0
 
 
 def header_of(session: Session, settings: dict[str, Any]) -> dict[str, Any]:
@@ -151,16 +118,4 @@ def failure(row: Row) -> str:
     return f"{row.method} failed on question {row.question_id}: {message}"
 
 
-def write_summary(file: BenchFile, *, as_json: bool) -> None:
-    """The figures on stdout: tables, or one JSON object."""
-    from eagle_core.bench.summary import summarize
-    from eagle_core.bench.table import summary_table
-
-    summary = summarize(file)
-    if as_json:
-        write_json({"header": file.header, **summary})
-    else:
-        write_line(summary_table(summary))
-
-
-__all__ = ["add_parser", "run", "run_report"]
+__all__ = ["add_parser", "run"]

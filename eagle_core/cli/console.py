@@ -123,11 +123,25 @@ def stop_on_interrupt() -> Iterator[threading.Event]:
         signal.signal(signal.SIGINT, previous)
 
 
+@contextmanager
+def interrupted_by_termination() -> Iterator[None]:
+    """Within this block a polite kill is like Ctrl+C: what was started is ended first."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals reach the main thread only
+        return
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
 __all__ = [
     "DIM_STYLE",
     "DRAFT_STYLE",
     "RESET",
     "coloured_text",
+    "interrupted_by_termination",
     "note",
     "printable",
     "report_error",

@@ -78,13 +78,13 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_config_flags(parser: argparse.ArgumentParser, *kinds: type[Any]) -> None:
-    """A flag for each field of each dataclass; a field that is itself a config is left out."""
+    """A flag for each field of each dataclass but inner ones and those that are configs themselves."""
     for kind in kinds:
         summary = (kind.__doc__ or kind.__name__).partition(".")[0].lower()
         group = parser.add_argument_group(TITLES.get(kind, summary))
         hints = get_type_hints(kind)
         for spec in dataclasses.fields(kind):
-            if not dataclasses.is_dataclass(hints[spec.name]):
+            if not dataclasses.is_dataclass(hints[spec.name]) and not spec.metadata.get("is_inner"):
                 _add_flag(group, kind, spec, hints[spec.name])
 
 
@@ -106,7 +106,9 @@ def _add_flag(
     if choices is not None:
         settings["choices"], settings["metavar"] = choices, "|".join(choices)
     if spec.metadata.get("repeats"):
-        settings |= {"type": parse_stop, "metavar": "TEXT", "action": "append"}
+        metavar = spec.metadata.get("metavar")  # of what is not text: no escapes there
+        settings |= {"type": str if metavar else parse_stop, "metavar": metavar or "TEXT"}
+        settings["action"] = "append"
     group.add_argument(flag, help=help_text, **settings)
 
 

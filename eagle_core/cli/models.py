@@ -17,7 +17,7 @@ from eagle_core.errors import Cancelled
 
 if TYPE_CHECKING:
     from eagle_core.fit import Fit
-    from eagle_core.models import Measure
+    from eagle_core.models import Download, Measure
 
 EXIT_INTERRUPTED = 130
 NAME_HELP = "a known name, a Hub id or a folder"
@@ -42,6 +42,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     add("list", "the known pairs of base model and head", run_list)
     show = add("show", "all about one model", run_show)
     show.add_argument("name", help=NAME_HELP)
+    show.add_argument("--offline", action="store_true", help="ask no Hub")
     fit = add(
         "fit", "whether a model fits this machine; without a name, the best one that does", run_fit
     )
@@ -86,7 +87,11 @@ def run_list(args: argparse.Namespace) -> int:
 
     rows = [(entry, models.is_here(entry)) for entry in catalog.known_models()]
     if args.json:
-        write_json({"models": [entry_as_data(entry, here) for entry, here in rows]})
+        found = [
+            entry_as_data(entry, here) | _as_data(models.to_fetch(entry, offline=True))
+            for entry, here in rows
+        ]
+        write_json({"models": found})
         return 0
     width = max(len(entry.name) for entry, _ in rows)
     for entry, here in rows:
@@ -94,6 +99,7 @@ def run_list(args: argparse.Namespace) -> int:
             "here" if here else "", "gated" if entry.is_gated else "", "own" if entry.is_own else "",
         ]  # fmt: skip
         line = f"{entry.name:<{width}}  {_billions(entry.n_parameters):>6}  {entry.method:<6}  "
+        line += f"{_fetching(models.to_fetch(entry, offline=True)):>9}  "
         write_line((line + f"{entry.license:<24}  {' '.join(filter(None, marks))}").rstrip())
     return 0
 
@@ -104,8 +110,9 @@ def run_show(args: argparse.Namespace) -> int:
 
     entry = models.resolve(args.name)
     parts = models.parts_of(entry)
+    rest = models.to_fetch(entry, offline=args.offline)
     if args.json:
-        data = entry_as_data(entry, all(part.is_here for part in parts))
+        data = entry_as_data(entry, all(part.is_here for part in parts)) | _as_data(rest)
         write_json({**data, "parts": [dataclasses.asdict(part) for part in parts]})
         return 0
     write_line(f"{entry.title} ({_billions(entry.n_parameters)} parameters)")
@@ -118,6 +125,10 @@ def run_show(args: argparse.Namespace) -> int:
             state = f"{_size(part.n_bytes)} of it here"
         commit = f", commit {part.commit[:12]}" if part.commit else ""
         write_line(f"{part.role:<10}  {part.source} ({state}{commit})")
+    if rest.n_bytes != 0:
+        of = " (estimated from the parameters)" if rest.is_estimate else ""
+        why = f" ({rest.note})" if rest.note else ""
+        write_line(f"to fetch    {_fetching(rest)}{of}{why}")
     if entry.other_heads:
         write_line(f"others      {', '.join(entry.other_heads)}")
     return 0
@@ -263,6 +274,18 @@ def entry_as_data(entry: CatalogEntry, is_here: bool) -> dict[str, Any]:
         "precisions": list(entry.precisions),
         "tree": dataclasses.asdict(entry.tree),
     }
+
+
+def _as_data(rest: Download) -> dict[str, Any]:
+    """What is to be fetched, as plain data."""
+    return {"download_bytes": rest.n_bytes, "is_estimate": rest.is_estimate}
+
+
+def _fetching(rest: Download) -> str:
+    """What is to be fetched, for people: "~8.5 GB" is an estimate."""
+    if rest.n_bytes is None:
+        return "?"
+    return f"{'~' if rest.is_estimate else ''}{_size(rest.n_bytes)}" if rest.n_bytes else ""
 
 
 def fit_as_data(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -19,7 +20,7 @@ from eagle_core.events import (
     Queued,
     TextDelta,
 )
-from eagle_core.rate import Rate, as_text
+from eagle_core.rate import Rate, as_text, time_left
 from eagle_core.transcript import Transcript
 
 if TYPE_CHECKING:
@@ -58,8 +59,9 @@ class Progress:
         if self._is_terminal:
             self._move_bar(what, done, total, unit)
             return
-        if unit == "B":
-            self._rates.setdefault(what, Rate()).add(done, time.monotonic())
+        # Bytes come at a rate that changes; of other work the whole run tells more.
+        rate = self._rates.setdefault(what, Rate() if unit == "B" else Rate(math.inf))
+        rate.add(done, time.monotonic())
         step = done * PLAIN_STEPS // total if total else 0
         if step > self._shown.get(what, -1):
             self._shown[what] = step
@@ -68,8 +70,8 @@ class Progress:
                 if total is None
                 else f"{done / total:.0%} of {_size(total, unit)}"
             )
-            speed = as_text(self._rates[what], total) if unit == "B" and done != total else ""
-            note(f"{what}: {size}, {speed}" if speed else f"{what}: {size}")
+            speed = as_text(rate, total) if unit == "B" else time_left(rate, total)
+            note(f"{what}: {size}, {speed}" if speed and done != total else f"{what}: {size}")
 
     def close(self) -> None:
         """Take the bars off the terminal's last line."""

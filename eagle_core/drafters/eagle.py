@@ -26,9 +26,10 @@ from eagle_core.head_precision import is_int8
 from eagle_core.heads.base import DraftHead
 from eagle_core.heads.scorer import draft_scorer
 from eagle_core.kernels.attention import uses_rows_attention
+from eagle_core.kernels.ops import has_kernels, top
 from eagle_core.kernels.tape import FIXED_ROPES, TapeDeck
 from eagle_core.lookup import SURE_MATCH, RepeatIndex, with_path
-from eagle_core.pace import Pace
+from eagle_core.pace import Pace, PaceBook
 from eagle_core.tree import (
     DraftTree,
     fit_shape,
@@ -48,6 +49,7 @@ class EagleDrafter:
         lm_head: features [.., D] -> logits [.., V], the base's module; sliced to a draft vocabulary. Of use
             unless the head has its own.
         capacity: tokens that one request may have, prompt and answer together.
+        paces: where what ``auto`` measures is kept; None: with this drafter.
     """
 
     name = "eagle"
@@ -59,6 +61,7 @@ class EagleDrafter:
         lm_head: nn.Module,
         tree: TreeConfig,
         capacity: int,
+        paces: PaceBook | None = None,
     ) -> None:
         self._head, self._embed = head, head.embed_tokens or embed
         self._vocabulary = head.draft_vocabulary
@@ -66,7 +69,7 @@ class EagleDrafter:
             lm_head, self._vocabulary, is_int8=is_int8(head)
         )
         self._vocabulary_size = int(getattr(head.lm_head or lm_head, "out_features", 0)) or 1 << 30
-        self._paces: dict[tuple[TreeConfig, ...], Pace] = {}  # what was measured outlives a request
+        self._paces = paces or PaceBook()
         self._use(tree)
         self._capacity = capacity
         self._cache = KVCache(head.n_layers, capacity + max_drafted_rows(tree))
@@ -84,9 +87,13 @@ class EagleDrafter:
         self._tree, self._ways = tree, tree.ways
         self._pace: Pace | None = None  # what chooses among the ways of ``auto``
         if tree.policy == "auto":
-            if self._ways not in self._paces:
-                self._paces[self._ways] = Pace(len(self._ways) + 2)
-            self._pace = self._paces[self._ways]
+            names = [
+                f"{way.policy} {way.depth}/{way.branching}/{way.size}"
+                + (f" {way.shape}" if way.policy == "static" else "")
+                for way in self._ways
+            ]
+            name = f"{', '.join(names)}; {tree.lookup} looked up"
+            self._pace = self._paces.of(name, len(self._ways) + 2)
 
     @property
     def length(self) -> int:
@@ -284,25 +291,25 @@ class EagleDrafter:
         logits: Tensor = self._lm_head(self._head.normed(states))
         return logits
 
-    def _log_probabilities(self, features: Tensor) -> Tensor:
-        """[R, D] -> [R, V'] f32. A head that overflowed scores nothing, instead of poisoning the tree.
-
-        Raises: DraftError on the host, where looking costs no wait.
-        """
-        _check_finite(features)
-        scores = torch.log_softmax(self._score(features).float(), dim=-1)
-        return torch.nan_to_num(scores, nan=-1e9, neginf=-1e9)
-
     def _scores(self, features: Tensor) -> Tensor:
         """[R, D] -> [R, V'] f32, for a draw: an overflow counts as little, or as much, as can be."""
         _check_finite(features)
         return torch.nan_to_num(self._score(features).float(), nan=-1e9, posinf=1e9, neginf=-1e9)
 
     def _likeliest(self, features: Tensor, width: int) -> tuple[Tensor, Tensor]:
-        """The best candidates of each row, fewer where the vocabulary is smaller; see ``Pick``."""
+        """The best candidates of each row, fewer where the vocabulary is smaller; see ``Pick``.
+
+        A head that overflowed scores nothing, instead of poisoning the tree.
+        Raises: DraftError on the host, where looking costs no wait.
+        """
+        _check_finite(features)
         n_candidates = min(width, self._n_scored())
-        scores, best = self._log_probabilities(features).topk(n_candidates, dim=-1)
-        return best, scores
+        logits = self._score(features).float()
+        if logits.device.type == "cpu" and has_kernels():
+            return top(logits, n_candidates)
+        scores = torch.nan_to_num(torch.log_softmax(logits, dim=-1), nan=-1e9, neginf=-1e9)
+        best = scores.topk(n_candidates, dim=-1)
+        return best.indices, best.values
 
     def _token_ids(self, indices: Tensor) -> Tensor:
         return indices if self._vocabulary is None else self._vocabulary[indices]
@@ -357,8 +364,8 @@ class EagleDrafter:
         assert self._predicted is not None
         start, device = self._cache.length, pending.device
         width = min(self._tree.branching, self._n_scored())
-        values, best = self._log_probabilities(self._predicted[None])[0].topk(width)  # [k]
-        level_tokens = self._token_ids(best)  # [k]
+        found, scores = self._likeliest(self._predicted[None], width)  # [1, k]
+        values, level_tokens = scores[0], self._token_ids(found[0])  # [k]
         all_tokens, all_values, all_scores = [level_tokens], [values], [values]
         all_parents = [torch.full((width,), -1, dtype=torch.long, device=device)]
         beam = torch.arange(
@@ -374,9 +381,9 @@ class EagleDrafter:
             positions = torch.full_like(beam, start + depth - 1)
             out = self._run(beam_tokens, features, positions, self._mask(row_mask))  # [k, D]
             self._cache.advance(width)
-            scores, best = self._log_probabilities(out).topk(width, dim=-1)  # [k, k]
+            found, scores = self._likeliest(out, width)  # [k, k]
             values = (beam_values[:, None] + scores).flatten()  # [k * k]
-            level_tokens = self._token_ids(best.flatten())
+            level_tokens = self._token_ids(found.flatten())
             all_tokens.append(level_tokens)
             all_values.append(values)
             all_scores.append(scores.flatten())
@@ -444,9 +451,10 @@ def _can_be_recorded(head: DraftHead) -> bool:
 
 def max_drafted_rows(tree: TreeConfig) -> int:
     """Cache rows that one proposal may write beside the committed ones."""
-    if tree.paths is not None:
-        return tree.head_nodes
-    return max(max(way.depth * way.branching, way.size) for way in tree.ways)
+    return max(
+        max(way.depth * way.branching, way.size) if way.paths is None else way.head_nodes
+        for way in tree.ways
+    )
 
 
 __all__ = ["EagleDrafter", "max_drafted_rows"]

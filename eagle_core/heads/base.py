@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -55,7 +56,7 @@ class BlockShape(Protocol):
     def rope_scaling(self) -> Mapping[str, Any] | None: ...
 
 
-class DraftHead(nn.Module):
+class DraftHead(nn.Module, ABC):
     """Base of all heads.
 
     ``draft_vocabulary`` [V'] i64 or None: ids of the tokens that are scored; None: all.
@@ -87,14 +88,23 @@ class DraftHead(nn.Module):
         """Make the rotation tables anew; they are in no checkpoint."""
         self.rotary = LlamaRotaryEmbedding(self._llama)
 
+    def _apply(self, fn: Any, recurse: bool = True) -> DraftHead:
+        """What moves or casts modules; the rotation's frequencies stay in float32, as positions are long."""
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        frequencies = self.rotary.inv_freq
+        if frequencies.dtype != torch.float32:
+            self.reset_rotary()
+            self.rotary.to(frequencies.device)
+        return self
+
     def set_vocabulary(self, size: int) -> None:
         """Make room for a draft vocabulary of ``size`` tokens; 0: the whole vocabulary is scored."""
         ids = torch.zeros(size, dtype=torch.long) if size else None
         self.register_buffer(VOCABULARY_KEY, ids)
 
+    @abstractmethod
     def reset_parameters(self) -> None:
         """Weights from which training starts."""
-        raise NotImplementedError
 
     def fuse(self, features: Tensor) -> Tensor:
         """The target's features [.., n D] -> what :meth:`forward` takes, [.., D]."""
@@ -104,6 +114,7 @@ class DraftHead(nn.Module):
         """What the LM head scores, [.., D], of the states that :meth:`forward` returns."""
         return hidden
 
+    @abstractmethod
     def forward(
         self,
         embeddings: Tensor,
@@ -114,11 +125,10 @@ class DraftHead(nn.Module):
         cache: Any = None,
     ) -> Tensor:
         """Predict the states that follow, [B, T, D]; they are what the next step takes as features."""
-        raise NotImplementedError
 
+    @abstractmethod
     def published(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and config.json in the layout that the family's heads are published in."""
-        raise NotImplementedError
 
     def save(self, folder: Path, *, dtype: torch.dtype = torch.bfloat16) -> None:
         """Write ``model.safetensors`` and ``config.json``, each atomically."""

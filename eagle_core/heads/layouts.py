@@ -29,11 +29,12 @@ from eagle_core.heads.refused import (
 Shapes = Mapping[str, tuple[int, ...]]
 ATTENTION = "layers.0.self_attn."
 LAYERS_FIELD = "eagle_aux_hidden_state_layer_ids"
-ROPE_KINDS = ("default", "linear", "llama3", "yarn")
+ROPE_KINDS = ("default", "linear", "llama3", "yarn", "longrope")
 ROPE_FIELDS = frozenset(
     {
         "rope_type", "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings",
         "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate",
+        "short_factor", "long_factor",
     }
 )  # fmt: skip
 # Beginnings of names, and how this engine spells them.
@@ -140,17 +141,21 @@ def attention_heads(shapes: Shapes, hints: Mapping[str, Any]) -> tuple[int, int,
     )
 
 
-def rope(hints: Mapping[str, Any]) -> tuple[float, dict[str, Any] | None]:
+def rope(hints: Mapping[str, Any], head_dim: int) -> tuple[float, dict[str, Any] | None]:
     """The RoPE base, and how positions are scaled (None: not at all).
 
-    A head's own ``max_position_embeddings`` bounds nothing: positions go as far as the base's context.
+    A head's own ``max_position_embeddings`` bounds nothing: positions go as far as the base's context. Not
+    taken is "dynamic", whose angles depend on the longest text that a head has seen so far: what is drawn
+    from its guesses would depend on earlier chats.
     Raises: IncompatibleHead for a scaling that the head's layers cannot do.
     """
     new, old = hints.get("rope_parameters"), hints.get("rope_scaling")
     fields = dict(new if isinstance(new, Mapping) else old if isinstance(old, Mapping) else {})
     theta = float(hints.get("rope_theta") or fields.get("rope_theta") or 10_000.0)
     kind = str(fields.get("rope_type") or fields.get("type") or "default")
-    kind = "default" if kind == "mrope" else kind  # for text all its parts are the same position
+    kind = {"mrope": "default", "su": "longrope"}.get(
+        kind, kind
+    )  # text has one position, not three
     partial = float(
         hints.get("partial_rotary_factor") or fields.get("partial_rotary_factor") or 1.0
     )
@@ -167,9 +172,33 @@ def rope(hints: Mapping[str, Any]) -> tuple[float, dict[str, Any] | None]:
         "rope_type": kind
     }
     own_length = hints.get("max_position_embeddings")
+    if kind == "longrope":
+        return theta, _longrope(scaling, hints, head_dim)
     if kind != "linear" and own_length:  # what such scalings stretch, where nothing else is said
         scaling.setdefault("original_max_position_embeddings", int(own_length))
     return theta, scaling
+
+
+def _longrope(scaling: dict[str, Any], hints: Mapping[str, Any], head_dim: int) -> dict[str, Any]:
+    """LongRoPE's scaling with what Phi-3's configs say outside of it.
+
+    Raises: IncompatibleHead without a factor for each pair of the head's width, or the length they are for.
+    """
+    original = scaling.get("original_max_position_embeddings") or hints.get(
+        "original_max_position_embeddings"
+    )
+    lengths = [len(scaling.get(name) or ()) for name in ("short_factor", "long_factor")]
+    if lengths != [head_dim // 2] * 2 or not original:
+        raise IncompatibleHead(
+            "the head's longrope scaling is not whole",
+            expected=f"{head_dim // 2} short and long factors, and original_max_position_embeddings",
+            got=f"{lengths[0]}, {lengths[1]} and {original}",
+            hint="the weights and config.json must be of one head",
+        )
+    own_length = hints.get("max_position_embeddings")
+    if own_length and "factor" not in scaling:
+        scaling["factor"] = own_length / original
+    return {**scaling, "original_max_position_embeddings": int(original)}
 
 
 def feature_layers(
@@ -248,7 +277,7 @@ def _eagle1_layout(
             hint="choose an EAGLE head made for this base model",
         )
     n_heads, n_kv_heads, head_dim = attention_heads(found, hints)
-    theta, scaling = rope(hints)
+    theta, scaling = rope(hints, head_dim)
     has_norms = bool(hints.get("layernorms")) or hints.get("skip_prenorm") is False
     first_norm = has_norms and "layers.0.input_layernorm.weight" in found
     config = Eagle1Config(
@@ -312,7 +341,7 @@ def _eagle3_config(
     base: BaseShape | None,
 ) -> Eagle3Config:
     n_heads, n_kv_heads, head_dim = attention_heads(found, hints)
-    theta, scaling = rope(hints)
+    theta, scaling = rope(hints, head_dim)
     vocab_size, n_scored = _vocabulary_sizes(found, hints, base)
     has_fc_norm = "fc_norm.0.weight" in found
     # In SpecForge's configs the flag says something else; there the state before the norm is fed back.

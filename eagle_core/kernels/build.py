@@ -40,6 +40,16 @@ def must_compile() -> bool:
         return False
 
 
+def expects_kernels() -> bool:
+    """Whether there are kernels here, or a compiler to make them with; compiles nothing."""
+    return _is_on() and find_compiler() is not None
+
+
+def expects_fast_int8() -> bool:
+    """Whether the kernels multiply bytes faster than floats here; compiles nothing."""
+    return expects_kernels() and "avx512_vnni" in _processor()
+
+
 @lru_cache(maxsize=1)
 def kernel_library() -> ctypes.CDLL | None:
     """The compiled kernels, or None where they are switched off or cannot be made."""
@@ -118,6 +128,8 @@ def _processor() -> str:
 __all__ = [
     "SWITCH",
     "compile_library",
+    "expects_fast_int8",
+    "expects_kernels",
     "find_compiler",
     "kernel_library",
     "library_key",

@@ -27,6 +27,7 @@ _SIGNATURES = {
     "eagle_linear": (ctypes.c_int, *[_pointer] * 5, *[_int64] * 3, ctypes.c_int),
     "eagle_gated_mlp": (ctypes.c_int, *[_pointer] * 6, *[_int64] * 4, ctypes.c_int),
     "eagle_rms_norm": (*[_pointer] * 3, *[_int64] * 2, ctypes.c_float),
+    "eagle_top": (_pointer, *[_int64] * 3, *[_pointer] * 2, ctypes.c_int),
     "eagle_run": (_pointer, *[_int64] * 2, _pointer, _int64, ctypes.c_int),
     "eagle_attention": (
         *[_pointer, _int64, _int64] * 3, _pointer, _int64, _pointer, *[_int64] * 5, ctypes.c_float,
@@ -181,6 +182,20 @@ def likeliest(logits: Tensor) -> tuple[int, float]:
     return winner, probability.value
 
 
+def top(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The ``k`` likeliest tokens of each row: [R, V] f32 -> ids [R, k] i64, log-probabilities [R, k] f32.
+
+    What is no number counts as -1e9; k is at most V.
+    """
+    logits = logits.contiguous()
+    n_rows, n = logits.shape
+    ids, scores = torch.empty(n_rows, k, dtype=torch.long), torch.empty(n_rows, k)
+    _library().eagle_top(
+        logits.data_ptr(), n_rows, n, k, ids.data_ptr(), scores.data_ptr(), torch.get_num_threads()
+    )
+    return ids, scores
+
+
 @lru_cache(maxsize=64)
 def can_attend(head_dim: int) -> bool:
     """Whether the attention kernel knows this head size."""
@@ -235,4 +250,5 @@ __all__ = [
     "rms_norm",
     "run_program",
     "separated",
+    "top",
 ]

@@ -61,7 +61,13 @@ struct BFloat16Panel {
 template <class Panel, int R>
 void multiply(const char* panel, const float* x, int64_t stride, int64_t count, Floats found[][2]) {
   Floats sums[R][2];
+#pragma GCC unroll 16
   for (int r = 0; r < R; ++r) sums[r][0] = found[r][0], sums[r][1] = found[r][1];
+  // One pointer for three rows: as many as there are registers for, with addresses the processor can add up.
+  constexpr int kPointers = (R + 2) / 3;
+  const float* rows[kPointers];
+#pragma GCC unroll 16
+  for (int i = 0; i < kPointers; ++i) rows[i] = x + 3 * i * stride;
   for (int64_t k = 0; k < count; ++k) {
     __builtin_prefetch(panel + 4096);
     Floats low, high;
@@ -69,11 +75,14 @@ void multiply(const char* panel, const float* x, int64_t stride, int64_t count, 
     panel += Panel::bytes_per_input;
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
-      const float a = x[r * stride + k];
+      const float a = rows[r / 3][r % 3 * stride];
       sums[r][0] += a * low;
       sums[r][1] += a * high;
     }
+#pragma GCC unroll 16
+    for (int i = 0; i < kPointers; ++i) ++rows[i];
   }
+#pragma GCC unroll 16
   for (int r = 0; r < R; ++r) found[r][0] = sums[r][0], found[r][1] = sums[r][1];
 }
 
@@ -94,10 +103,13 @@ inline int group_size(int64_t n_rows, int most) {
   return static_cast<int>((n_rows + n_groups - 1) / n_groups);
 }
 
-// Rows whose sums are made beside each other: weights come from memory once for all of them, part by part of the
-// panel, and the second group of rows finds a part in the nearest cache.
+// Up to this many rows have their sums made beside each other: weights come from memory once for all of them, part by
+// part of the panel, and the second group of rows finds a part in the nearest cache. More rows take turns.
 constexpr int kTogether = 28;
 constexpr int64_t kPart = 64;  // inputs
+inline int together_of(int64_t n_rows, int most) {
+  return group_size(n_rows, n_rows > kTogether ? most : kTogether);
+}
 
 template <class Panel>
 struct Product {
@@ -167,7 +179,7 @@ template <class Panel>
 void linear(const char* packed, const float* x, Added added, float* out, int64_t n_rows, int64_t n_in,
             int64_t n_out, int n_threads) {
   const int64_t n_panels = (n_out + kPanel - 1) / kPanel;
-  const int together = group_size(n_rows, kTogether);
+  const int together = together_of(n_rows, kRows);
 #pragma omp parallel for schedule(static) num_threads(n_threads)
   for (int64_t p = 0; p < n_panels; ++p) {
     const char* panel = packed + p * n_in * Panel::bytes_per_input;
@@ -249,6 +261,7 @@ struct Rounded {
       std::memcpy(to + i, &small, kHalf);
     }
     int32_t sum = 0;
+#pragma GCC unroll 16
     for (int i = 0; i < kHalf; ++i) sum += total[i];
     scales[item] = most / 127.0f;
     start[item] = -128 * sum;
@@ -261,8 +274,13 @@ struct Int8Block {
   static void run(const char* panel, const Rounded* rounded, int64_t row, int64_t b, Floats sums[][2]) {
     const Rounded& x = *rounded;
     const int64_t n_blocks = x.n_blocks, first = row * n_blocks + b;
-    const int8_t* inputs = x.bytes.data() + first * kBlock;
+    const int64_t stride = n_blocks * kBlock;
+    constexpr int kPointers = (R + 2) / 3;
+    const int8_t* rows[kPointers];
+#pragma GCC unroll 16
+    for (int i = 0; i < kPointers; ++i) rows[i] = x.bytes.data() + first * kBlock + 3 * i * stride;
     Signed whole[R][2];
+#pragma GCC unroll 16
     for (int r = 0; r < R; ++r)
       whole[r][0] = whole[r][1] = Signed{} + x.start[first + r * n_blocks];
 #pragma GCC unroll 16
@@ -274,7 +292,7 @@ struct Int8Block {
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
         int32_t four;
-        std::memcpy(&four, inputs + r * n_blocks * kBlock + q * 4, 4);
+        std::memcpy(&four, rows[r / 3] + r % 3 * stride + q * 4, 4);
         whole[r][0] = dot(whole[r][0], low, four);
         whole[r][1] = dot(whole[r][1], high, four);
       }
@@ -312,7 +330,7 @@ void linear_int8(const char* packed, const float* x, Added added, float* out, in
   Rounded& inputs = rounded_inputs();
   inputs.round(x, n_rows, n_in, n_threads);
   const int64_t n_panels = (n_out + kPanel - 1) / kPanel;
-  const int together = group_size(n_rows, kTogether);
+  const int together = together_of(n_rows, kInt8Rows);
 #pragma omp parallel for schedule(static) num_threads(n_threads)
   for (int64_t p = 0; p < n_panels; ++p) {
     const char* panel = packed + p * inputs.n_blocks * kBlockBytes;
@@ -414,6 +432,7 @@ inline Floats silu(Floats x) { return x / (exponential(Floats{} - x) + 1.0f); }
 inline void write_gated(float* middle, Floats gate[][2], Floats up[][2], int64_t n_rows, int64_t n_mid,
                         int64_t p) {
   for (int64_t r = 0; r < n_rows; ++r)
+#pragma GCC unroll 16
     for (int half = 0; half < 2; ++half)
       store(middle + r * n_mid + p * kPanel + half * kHalf, silu(gate[r][half]) * up[r][half]);
 }
@@ -421,7 +440,7 @@ inline void write_gated(float* middle, Floats gate[][2], Floats up[][2], int64_t
 template <class Panel>
 void gated_mlp(const char* gate_up, const char* down, const float* x, const float* added, float* middle,
                float* out, int64_t n_rows, int64_t n_in, int64_t n_mid, int64_t n_out, int n_threads) {
-  const int together = group_size(n_rows, kTogether);
+  const int together = together_of(n_rows, kRows);
   const int64_t bytes = n_in * Panel::bytes_per_input;
 #pragma omp parallel for schedule(static) num_threads(n_threads)
   for (int64_t p = 0; p < n_mid / kPanel; ++p) {
@@ -442,7 +461,7 @@ void gated_mlp_int8(const char* gate_up, const char* down, const float* x, const
                     int n_threads) {
   Rounded& inputs = rounded_inputs();
   inputs.round(x, n_rows, n_in, n_threads);
-  const int together = group_size(n_rows, kTogether);
+  const int together = together_of(n_rows, kInt8Rows);
   const int64_t bytes = inputs.n_blocks * kBlockBytes;
 #pragma omp parallel for schedule(static) num_threads(n_threads)
   for (int64_t p = 0; p < n_mid / kPanel; ++p) {
@@ -565,26 +584,78 @@ int64_t race(const float* probabilities, int64_t n, uint64_t key) {
   return winner;
 }
 
-// The first of the highest logits, and its probability: no number if one of the logits is none.
-int64_t likeliest(const float* logits, int64_t n, float* probability) {
-  const int64_t whole = n / kHalf * kHalf;
-  float highest = -INFINITY;
-  Floats most = Floats{} - INFINITY;
-  for (int64_t i = 0; i < whole; i += kHalf) {
-    const Floats next = load(logits + i);
-    most = next > most ? next : most;
+// Highest of n numbers, and the sum of e^(x - highest): no number if one of them is none.
+struct Softmax {
+  float highest = -INFINITY, total = 0.0f;
+
+  Softmax(const float* x, int64_t n) {
+    const int64_t whole = n / kHalf * kHalf;
+    Floats most = Floats{} - INFINITY;
+    for (int64_t i = 0; i < whole; i += kHalf) {
+      const Floats next = load(x + i);
+      most = next > most ? next : most;
+    }
+    for (int j = 0; j < kHalf; ++j) highest = most[j] > highest ? most[j] : highest;
+    for (int64_t i = whole; i < n; ++i) highest = x[i] > highest ? x[i] : highest;
+    Floats sums = {};
+    for (int64_t i = 0; i < whole; i += kHalf) sums += exponential(load(x + i) - highest);
+    if (whole < n) {
+      float rest[kHalf];
+      for (int j = 0; j < kHalf; ++j) rest[j] = whole + j < n ? x[whole + j] : -INFINITY;
+      sums += exponential(load(rest) - highest);
+    }
+    total = sum_lanes(sums);
   }
-  for (int j = 0; j < kHalf; ++j) highest = most[j] > highest ? most[j] : highest;
-  for (int64_t i = whole; i < n; ++i) highest = logits[i] > highest ? logits[i] : highest;
+};
+
+// The first of the highest logits, and its probability.
+int64_t likeliest(const float* logits, int64_t n, float* probability) {
+  const Softmax all(logits, n);
   int64_t winner = 0;
-  while (winner < n - 1 && logits[winner] != highest) ++winner;
-  Floats total = {};
-  for (int64_t i = 0; i < whole; i += kHalf) total += exponential(load(logits + i) - highest);
-  float rest[kHalf];
-  for (int j = 0; j < kHalf; ++j) rest[j] = whole + j < n ? logits[whole + j] : -INFINITY;
-  if (whole < n) total += exponential(load(rest) - highest);
-  *probability = 1.0f / sum_lanes(total);
+  while (winner < n - 1 && logits[winner] != all.highest) ++winner;
+  *probability = 1.0f / all.total;
   return winner;
+}
+
+inline bool any(Signed lanes) {
+  int64_t words[8], found = 0;
+  std::memcpy(words, &lanes, sizeof words);
+  for (int i = 0; i < 8; ++i) found |= words[i];
+  return found != 0;
+}
+
+// The k likeliest of n >= k tokens and the logarithms of their probabilities, best first. What is no number is never
+// among them unless there is nothing else; it, and what it spoils, counts as kHopeless.
+constexpr float kHopeless = -1e9f;
+void top(const float* logits, int64_t n, int64_t k, int64_t* ids, float* scores) {
+  const Softmax all(logits, n);
+  for (int64_t i = 0; i < k; ++i) ids[i] = -1, scores[i] = -INFINITY;
+  const auto offer = [&](int64_t token) {
+    const float score = logits[token];
+    if (!(score > scores[k - 1])) return;
+    int64_t place = k - 1;
+    for (; place > 0 && score > scores[place - 1]; --place)
+      ids[place] = ids[place - 1], scores[place] = scores[place - 1];
+    ids[place] = token, scores[place] = score;
+  };
+  const int64_t whole = n / kHalf * kHalf;
+  for (int64_t i = 0; i < whole; i += kHalf)
+    if (any((Signed)(load(logits + i) > (Floats{} + scores[k - 1]))))
+      for (int64_t j = i; j < i + kHalf; ++j) offer(j);
+  for (int64_t j = whole; j < n; ++j) offer(j);
+  const float shift = all.highest + std::log(all.total);
+  int64_t unused = 0;
+  for (int64_t i = 0; i < k; ++i) {
+    const float score = scores[i] - shift;
+    scores[i] = score > kHopeless ? score : kHopeless;
+    if (ids[i] >= 0) continue;
+    bool is_taken = true;
+    for (; is_taken; ++unused) {
+      is_taken = false;
+      for (int64_t j = 0; j < k; ++j) is_taken = is_taken || ids[j] == unused;
+    }
+    ids[i] = unused - 1;
+  }
 }
 
 // Scores of 16 keys, the first ``count`` of them real.
@@ -828,6 +899,14 @@ int64_t eagle_race(const float* probabilities, int64_t n, int64_t key) {
 
 int64_t eagle_likeliest(const float* logits, int64_t n, float* probability) {
   return likeliest(logits, n, probability);
+}
+
+// logits: [n_rows, n]; ids and scores: [n_rows, k].
+void eagle_top(const float* logits, int64_t n_rows, int64_t n, int64_t k, int64_t* ids, float* scores,
+               int n_threads) {
+#pragma omp parallel for schedule(static) num_threads(n_rows > 1 ? n_threads : 1)
+  for (int64_t row = 0; row < n_rows; ++row)
+    top(logits + row * n, n, k, ids + row * k, scores + row * k);
 }
 
 int eagle_can_attend(int64_t head_dim) { return attend_for(head_dim) != nullptr; }

@@ -139,13 +139,13 @@ def build_page(
 ) -> gr.Blocks:
     """The app's pages. Args: can_change: whether who sees them may change what is loaded."""
     app = QuietBlocks(title=TITLE, analytics_enabled=False, fill_height=True)
-    with app:
-        build_chat(slot, rooms, app)
-    with app.route("Compare", "/compare", show_in_navbar=False):
-        races = build_compare(slot, app, open_model if can_change else None, lambda: rooms.is_busy)
     models = ModelsHandlers(
         slot, lambda: rooms.is_busy or races.is_busy, open_model, settings, can_change
     )
+    with app:
+        build_chat(slot, rooms, app, models)
+    with app.route("Compare", "/compare", show_in_navbar=False):
+        races = build_compare(slot, app, open_model if can_change else None, lambda: rooms.is_busy)
     with app.route("Models", "/models", show_in_navbar=False):
         build_models(models, app)
     app.queue(default_concurrency_limit=MAX_OPEN_REQUESTS)

@@ -12,6 +12,8 @@ from eagle_core.ui.actions import Actions
 from eagle_core.ui.backend import ChatSession, SessionSlot
 from eagle_core.ui.controls import Panel, build_controls
 from eagle_core.ui.handlers import EXAMPLES, Handlers
+from eagle_core.ui.models_page import ModelsHandlers
+from eagle_core.ui.proposal import ProposalHandlers, build_proposal
 from eagle_core.ui.rooms import Rooms
 
 # The engine takes one request at a time; those that wait run their handlers, which show their place.
@@ -33,18 +35,20 @@ const show = () => window.eagleChat && window.eagleChat.update(props.value);
 watch('value', show);
 show();
 """
-# The page's script tells the server what to do through these two events; their data says what.
+# The page's script tells the server what to do through these three events; their data says what.
 ON_COMPOSER = """
 window.eaglePage.composer(element, () => props.value, (then) => watch('value', then), {
   act: (data) => trigger('act', data),
   answer: (data) => trigger('answer', data),
+  restore: (data) => trigger('restore', data),
 });
 """
+SETTINGS_CHANGED = "() => { window.eaglePage.settingsChanged(); }"
 ON_BAR = "window.eaglePage.bar(element);"
 ON_CHATS = "window.eaglePage.chats(element, () => props.value, (then) => watch('value', then));"
 
 
-def build_chat(slot: SessionSlot, rooms: Rooms, app: gr.Blocks) -> None:
+def build_chat(slot: SessionSlot, rooms: Rooms, app: gr.Blocks, models: ModelsHandlers) -> None:
     """Lay out the page inside the current blocks and wire its events."""
     handlers = Handlers(slot, rooms)
     actions = Actions(handlers)
@@ -64,6 +68,7 @@ def build_chat(slot: SessionSlot, rooms: Rooms, app: gr.Blocks) -> None:
         )  # fmt: skip
         chat = chat_component()
         gr.HTML(html_template='<div class="tokens"></div>', js_on_load="", elem_id="tokens")
+        build_proposal(ProposalHandlers(models), app)
         status = gr.HTML(render.status_html(None) if session else "", elem_id="status")
         notice = gr.HTML("" if session else render.opening_html(slot.opening), elem_id="notice")
         box = message_box(is_ready=session is not None)
@@ -116,10 +121,13 @@ def wire_actions(
     """Events that are done at once."""
     quick: dict[str, Any] = {"queue": False, "trigger_mode": "multiple", **PRIVATE}
     composer.act(actions.act, panel.controls, outputs, **quick)
+    settings = [*panel.controls, panel.preset]
+    composer.restore(actions.restore, None, settings, **quick).then(None, js=SETTINGS_CHANGED)
+    panel.reset.click(actions.reset, None, settings, **quick).then(None, js=SETTINGS_CHANGED)
     kept = [panel.by_name[name] for name in presets.KEPT_SETTINGS]
     panel.preset.select(
         actions.choose_preset, panel.preset, [panel.by_name["system_prompt"], *kept], **quick
-    )
+    ).then(None, js=SETTINGS_CHANGED)
     panel.save_preset.click(
         actions.save_preset, [panel.preset, *panel.controls], [panel.preset, notice], **quick
     )

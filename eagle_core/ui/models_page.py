@@ -19,7 +19,7 @@ from eagle_core import catalog, hub, models, templates
 from eagle_core.config import LoadConfig
 from eagle_core.errors import BadToken, Cancelled, EagleError, GatedRepo
 from eagle_core.events import LoadProgress
-from eagle_core.fit import Fit, Machine
+from eagle_core.fit import SLOW_ON_CPU, Fit, Machine
 from eagle_core.machine import this_machine
 from eagle_core.overview import (
     Row,
@@ -111,11 +111,11 @@ class ModelsHandlers:
     ) -> None:
         self.slot, self.work = slot, Work()
         self._in_use, self._open_model = in_use, open_model
-        self._settings, self._can_change = settings or LoadConfig(), can_change
+        self.settings, self.can_change = settings or LoadConfig(), can_change
 
     def show(self) -> list[Any]:
         """The whole page."""
-        notice = NOTHING if self._can_change else notice_html("info", ELSEWHERE)
+        notice = NOTHING if self.can_change else notice_html("info", ELSEWHERE)
         try:
             proposed, rows = self._rows()
         except EagleError as error:  # the user's own pairs cannot be read
@@ -178,7 +178,7 @@ class ModelsHandlers:
     def choose(self, name: str) -> list[Any]:
         """Put a known pair into the form, with the precisions that it can be loaded in."""
         try:
-            entry, machine = catalog.find(name), self._machine()
+            entry, machine = catalog.find(name), self.machine()
             row = next(row for row in catalogue(machine) if row.entry.name == entry.name)
         except EagleError as error:
             return View(notice=error_notice(error)).updates()
@@ -190,11 +190,11 @@ class ModelsHandlers:
         if refused := self._refusal(name):
             return refused
         try:
-            machine = self._machine()
+            machine = self.machine()
             row = look_up(name.strip(), own(head), machine)
         except EagleError as error:
             return View(notice=explained(error), card=NOTHING).updates()
-        card = card_html(row, head=own(head), can_change=self._can_change)
+        card = card_html(row, head=own(head), can_change=self.can_change)
         return View(notice=NOTHING, card=card, precision=precision_choice(row, machine)).updates()
 
     def fetch(self, name: str, head: str | None) -> list[Any]:
@@ -218,13 +218,13 @@ class ModelsHandlers:
         if self.slot.is_opening:
             return View(notice=notice_html("info", "A model is still being loaded.")).updates()
         try:
-            machine = self._machine()
+            machine = self.machine()
             entry = models.resolve(name.strip(), own(head))
             fit = known_fit(entry, machine)
         except EagleError as error:
             return View(notice=explained(error)).updates()
         chosen = precision or (fit.precision if fit is not None else AUTO)
-        config = load_config(name.strip(), own(head), chosen, machine, fit, self._settings)
+        config = load_config(name.strip(), own(head), chosen, machine, fit, self.settings)
 
         def run(on_event: OnEvent, cancel: threading.Event) -> str:
             if not config.offline and not models.is_here(entry):
@@ -296,7 +296,7 @@ class ModelsHandlers:
         return View(notice=notice_html("info", text), token_state=token_html()).updates()
 
     def _refusal(self, name: str, message: str = "Name a model first.") -> list[Any] | None:
-        if not self._can_change:
+        if not self.can_change:
             return View(notice=notice_html("info", ELSEWHERE)).updates()
         if not (name or "").strip():
             return View(notice=notice_html("info", message)).updates()
@@ -333,7 +333,7 @@ class ModelsHandlers:
             lambda report: self._open_model(config, report), on_event, is_beside, wait, config
         )
 
-    def _machine(self) -> Machine:
+    def machine(self) -> Machine:
         """This machine as it is once the model in use is let go."""
         session = self.slot.session
         return with_freed(this_machine(), session.info.weight_bytes if session is not None else 0)
@@ -341,14 +341,14 @@ class ModelsHandlers:
     def _rows(self) -> tuple[str, str]:
         session = self.slot.session
         in_use = session.info.base if session is not None else ""
-        return rows_html(catalogue(self._machine()), in_use, self._can_change)
+        return rows_html(catalogue(self.machine()), in_use, self.can_change)
 
     def _loaded(self) -> View:
         """What is in use, and whether it needs a template."""
         session = self.slot.session
         if session is None:
             return View(loaded=notice_html("info", "No model is in use yet."), templates=hidden())
-        has_none = self._can_change and session.info.chat_template is None
+        has_none = self.can_change and session.info.chat_template is None
         return View(loaded=loaded_html(session.info), templates=gr.update(visible=has_none))
 
 
@@ -385,8 +385,10 @@ def hidden() -> Any:
 def precision_choice(row: Row, machine: Machine) -> Any:
     """The precisions of a pair, the recommended one chosen."""
     best = row.fit.precision if row.fit is not None else None
+    notes = dict.fromkeys(SLOW_ON_CPU if machine.device == "cpu" else (), "saves memory, not time")
+    notes |= {best: "recommended"} if best is not None else {}
     choices = [
-        (f"{one} (recommended)" if one == best else one, one)
+        (f"{one} ({notes[one]})" if one in notes else one, one)
         for one in precisions_for(row.entry, machine)
     ]
     return gr.update(choices=[("Automatic", AUTO), *choices], value=best or AUTO)
@@ -489,4 +491,4 @@ def top() -> str:
     )
 
 
-__all__ = ["ModelsHandlers", "OpenModel", "build_models"]
+__all__ = ["ModelsHandlers", "OpenModel", "build_models", "precision_choice"]

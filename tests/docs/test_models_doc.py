@@ -10,7 +10,8 @@ import pytest
 
 from eagle_core import catalog, errors
 from eagle_core.cli import build_parser
-from eagle_core.fit import LINEAR_BYTES, MARGIN_BYTES, SLOW_READ_BYTES
+from eagle_core.fit import MARGIN_BYTES, SLOW_READ_BYTES
+from eagle_core.precision import PRECISIONS, spelled
 
 TEXT = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
 
@@ -37,8 +38,11 @@ def test_the_errors_of_the_table_exist() -> None:
 
 
 def test_the_numbers_are_those_of_the_estimate() -> None:
-    assert [round(LINEAR_BYTES[p], 2) for p in catalog.PRECISIONS] == [4, 2, 1, 0.52]
-    assert "4, 2, 1 or 0.52 bytes per weight" in TEXT
+    on_gpu = [spelled(name, "cuda").linear_bytes for name in PRECISIONS]
+    assert [round(n, 2) for n in on_gpu] == [4, 2, 1.01, 0.52]
+    assert "4, 2, 1.01 or 0.52 bytes per weight" in TEXT
+    assert round(spelled("int8", "cpu").linear_bytes, 2) == 1.06
+    assert "int8\nin 1.06" in TEXT
     assert f"{MARGIN_BYTES['cpu'] // 10**9} GB of main memory" in TEXT
     assert f"{MARGIN_BYTES['cuda'] // 10**9} GB of a graphics card's" in TEXT
     assert f"more than {SLOW_READ_BYTES // 10**9} GB of weights" in TEXT

@@ -1,6 +1,6 @@
 """The peak memory of loading a pair and answering at a full context, measured in a process of its own.
 
-Run as ``python -m tests.support.peak_memory WARM_UP_BASE BASE HEAD DTYPE CONTEXT``: prints bytes. A process
+``python -m tests.support.peak_memory WARM_UP_BASE BASE HEAD PRECISION CONTEXT`` prints bytes. A process
 that did other things before would use the memory again that those left, and count less.
 """
 
@@ -18,9 +18,9 @@ STATUS = Path("/proc/self/status")
 POLL_S = 0.002
 
 
-def peak_of(warm_up: Path, base: Path, head: Path, dtype: str, context_length: int) -> int:
+def peak_of(warm_up: Path, base: Path, head: Path, precision: str, context_length: int) -> int:
     """Bytes that the process takes above what it took after a tiny model's warm-up."""
-    arguments = [str(warm_up), str(base), str(head), dtype, str(context_length)]
+    arguments = [str(warm_up), str(base), str(head), precision, str(context_length)]
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "tests.support.peak_memory", *arguments],
         cwd=ROOT,
@@ -39,7 +39,7 @@ def resident_bytes(kind: str) -> int:
     return 1024 * sum(int(line.split()[1]) for line in text.splitlines() if kind in line)
 
 
-def fill_the_context(base: str, head: str | None, dtype: str, context_length: int) -> Any:
+def fill_the_context(base: str, head: str | None, precision: str, context_length: int) -> Any:
     """Load, read a prompt that fills the context but for the answer, write that; the session."""
     from eagle_core.config import DraftConfig, GenerationConfig, LoadConfig
     from eagle_core.events import Finished
@@ -49,9 +49,10 @@ def fill_the_context(base: str, head: str | None, dtype: str, context_length: in
         LoadConfig(
             base=base,
             head=head,
-            dtype=dtype,
+            dtype="float32" if precision == "int8" else precision,  # type: ignore[arg-type]
+            quantization="int8" if precision == "int8" else "none",
             device="cpu",
-            context_length=context_length,  # type: ignore[arg-type]
+            context_length=context_length,
         )
     )
     prompt = [(7 * i * i + 3) % 300 for i in range(context_length - 20)]
@@ -60,12 +61,12 @@ def fill_the_context(base: str, head: str | None, dtype: str, context_length: in
     return session
 
 
-def main(warm_up: str, base: str, head: str, dtype: str, context_length: str) -> None:
+def main(warm_up: str, base: str, head: str, precision: str, context_length: str) -> None:
     """Measure and print."""
     import torch
 
     torch.set_num_threads(1)
-    fill_the_context(warm_up, None, dtype, 128)
+    fill_the_context(warm_up, None, precision, 128)
     start = peak = resident_bytes("RssAnon")
     start_mapped = resident_bytes("RssFile")
     is_done = threading.Event()
@@ -78,7 +79,7 @@ def main(warm_up: str, base: str, head: str, dtype: str, context_length: str) ->
     thread = threading.Thread(target=watch)
     thread.start()
     try:
-        session = fill_the_context(base, head, dtype, int(context_length))
+        session = fill_the_context(base, head, precision, int(context_length))
         # Weights that are used where they are mapped count; those that were only read from the file do not:
         # the system takes their pages back when it needs them.
         mapped = resident_bytes("RssFile") - start_mapped

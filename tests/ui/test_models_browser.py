@@ -4,72 +4,37 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from huggingface_hub import constants
 
 from eagle_core import own_models
 from eagle_core.config import LoadConfig
 from eagle_core.history import SqliteHistory
-from eagle_core.hub import transfer
 from eagle_core.ui import launch
-from tests.support.cli import save_head
+from tests.support.browser import MARKS
 from tests.support.fake_session import FakeSession
-from tests.support.hub_server import HubServer, Repo
+from tests.support.hub_server import HubServer
+from tests.support.loopback import Files, serving, tiny_pair
 from tests.support.page_checks import CONTRAST, UNNAMED
-from tests.support.tiny_models import save_llama
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.timeout(300),
-    # Gradio's own bookkeeping, and sockets that a closing browser leaves to the event loop.
-    pytest.mark.filterwarnings("ignore:.*no_silent_downcasting.*"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-]
-
-sync_api = pytest.importorskip("playwright.sync_api")
+pytestmark = MARKS
 
 SLOW = (1024, 0.1)  # 10 KB in a second
 TOKEN = "hf_secretsecret"
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    executable = shutil.which("chromium") or os.environ.get("CHROMIUM")
-    with sync_api.sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
-        yield running
-        running.close()
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, bytes]]:
-    base = save_llama(tmp_path_factory.mktemp("base"))
-    head = save_head(base, tmp_path_factory.mktemp("head"))
-    return {
-        f"org/{folder.name[:4]}": {path.name: path.read_bytes() for path in folder.iterdir()}
-        for folder in (base, head)
-    }
+def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    return tiny_pair(tmp_path_factory.mktemp("pair"))
 
 
 @pytest.fixture
-def server(
-    files: dict[str, dict[str, bytes]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[HubServer]:
+def server(files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
     """A Hub with a pair that is called "tiny"."""
-    with HubServer({repo: Repo(dict(content)) for repo, content in files.items()}) as server:
-        monkeypatch.setenv("HF_ENDPOINT", server.url)
-        monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-        monkeypatch.setenv("EAGLE_CONFIG", str(tmp_path / "config"))
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
-        monkeypatch.setattr(transfer, "FIRST_PAUSE_S", 0.001)
+    with serving(files, tmp_path, monkeypatch) as server:
         own_models.add({"name": "tiny", "title": "Tiny", "base": "org/base", "head": "org/head"})
         yield server
 

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from eagle_core.bench.methods import Answer, TokenClock
+from eagle_core.bench.config import BenchConfig
+from eagle_core.bench.methods import Answer
 from eagle_core.bench.prompts import Question
 from eagle_core.bench.provenance import package_versions, peak_process_bytes, provenance
 from eagle_core.bench.records import BenchWriter, Row, read_bench_file
-from eagle_core.bench.runner import BenchConfig, PeakMeter, n_rows, run_bench, settings_of
+from eagle_core.bench.runner import PeakMeter, n_rows, run_bench, settings_of
+from eagle_core.bench.transformers_peer import TokenClock
 from eagle_core.config import GenerationConfig, LoadConfig, TreeConfig
 from eagle_core.errors import ConfigError, OutOfMemory
 from eagle_core.stats import Stats

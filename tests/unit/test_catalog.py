@@ -11,6 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from eagle_core import catalog, own_models
 from eagle_core.assets import asset_path
+from eagle_core.catalog import default_tree
 from eagle_core.config import DEFAULT_BASE, LoadConfig, TreeConfig
 from eagle_core.errors import ConfigError, DiskFull, ModelNotFound
 from eagle_core.loading_head import head_source
@@ -61,7 +62,9 @@ def test_every_entry_is_whole(entry: catalog.CatalogEntry) -> None:
     assert "bfloat16" in entry.precisions
     if entry.size.n_active:  # experts are fused tensors: bitsandbytes leaves them as they are
         assert not {"int8", "nf4"} & set(entry.precisions)
-    assert entry.tree_for("cpu") == TreeConfig()
+    assert default_tree(entry, "cpu") == TreeConfig()
+    is_auto = entry.tree.policy == "auto"
+    assert default_tree(entry, "cuda") == TreeConfig(start=None if is_auto else entry.tree)
 
 
 @pytest.mark.parametrize("entry", catalog.packaged(), ids=lambda entry: entry.name)

@@ -59,13 +59,15 @@ def last_json(stdout: str) -> Any:
 def test_help_of_every_command_needs_no_heavy_import() -> None:
     code = (
         "import sys; from eagle_core.cli import main\n"
-        "for name in ('', 'serve', 'chat', 'generate', 'bench run', 'bench report', 'doctor', 'verify'):\n"
+        "for name in ('', 'serve', 'chat', 'generate', 'bench run', 'bench report', 'bench compare',\n"
+        "             'bench replay', 'bench gpu', 'doctor', 'verify'):\n"
         "    assert main([*name.split(), '--help']) == 0, name\n"
         "heavy = {'torch', 'transformers', 'gradio', 'numpy', 'matplotlib'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "--max-new-tokens N" in found.stdout
+    assert "--llama-gguf NAME=FILE" in found.stdout
     assert "(default: 512)" in found.stdout
 
 

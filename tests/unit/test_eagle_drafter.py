@@ -96,9 +96,7 @@ def test_every_drafted_token_says_its_node_and_the_heads_own_probability(tree):
     assert chances.shape == found.tokens.shape
     assert chances[0] == 1
     first = found.depths == 1
-    own = drafter._log_probabilities(drafter._predicted[None])[
-        0
-    ].exp()  # [V'], no draft vocabulary here
+    own = drafter._score(drafter._predicted[None])[0].softmax(-1)  # [V'], no draft vocabulary here
     assert torch.allclose(chances[first], own[found.tokens[first]])
     for node in range(found.n_nodes):  # siblings share what their parent has
         assert chances[found.parents == node].sum() <= 1 + 1e-5  # float32 sums

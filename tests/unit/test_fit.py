@@ -68,28 +68,36 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 
+slow = pytest.mark.slow
+
+
 @on_linux
-def test_a_small_models_peak_is_estimated_within_a_tenth(model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "precision", ["float32", pytest.param("bfloat16", marks=slow), pytest.param("int8", marks=slow)]
+)
+def test_a_small_models_peak_is_estimated_within_a_tenth(
+    model: Path, tmp_path: Path, precision: catalog.Precision
+) -> None:
     head = save_head(model, tmp_path / "head")
-    peak = peak_of(save_llama(tmp_path / "warm-up"), model, head, "float32", CONTEXT)
+    peak = peak_of(save_llama(tmp_path / "warm-up"), model, head, precision, CONTEXT)
     size = size_of(model)
-    found = fit.estimate(size, head_size_of(head), "float32", "cpu")
+    found = fit.estimate(size, head_size_of(head), precision, "cpu")
     tokenizer = fit.TOKENIZER_BYTES * (size.vocab_size - 300)  # the tests' one has 300 tokens
     assert found.needed_bytes - tokenizer == pytest.approx(peak, rel=0.1)
 
 
 @pytest.mark.slow
 @on_linux
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "int8"])
 def test_the_default_models_peak_is_estimated_within_a_tenth(
-    tmp_path: Path, dtype: catalog.Precision
+    tmp_path: Path, precision: catalog.Precision
 ) -> None:
     entry = catalog.default_entry()
     assert entry.size is not None
     base = base_folder(LoadConfig(base=entry.name))
     head = asset_path(str(entry.head))
-    peak = peak_of(save_llama(tmp_path / "warm-up"), base, head, dtype, 1024)
-    found = fit.estimate(entry.size, head_size_of(head), dtype, "cpu", 1024)
+    peak = peak_of(save_llama(tmp_path / "warm-up"), base, head, precision, 1024)
+    found = fit.estimate(entry.size, head_size_of(head), precision, "cpu", 1024)
     assert found.needed_bytes == pytest.approx(peak, rel=0.1)
 
 
@@ -178,7 +186,7 @@ def test_free_memory_decides_precision_and_verdict() -> None:
     found = {gb: fit_entry(entry, gpu(gb, ram_gb=1)) for gb in (40, 16, 12, 4)}
     assert [(f.precision, f.verdict) for f in found.values() if f is not None] == [
         ("bfloat16", "fits"),
-        ("int8", "fits"),
+        ("nf4", "fits"),
         ("nf4", "fits"),
         ("nf4", "too-large"),
     ]
@@ -197,7 +205,7 @@ def test_little_room_and_slow_reading_are_said() -> None:
     large = catalog.find("qwen3-14b")
     on_cpu = fit_entry(large, cpu(200))
     assert on_cpu is not None
-    assert (on_cpu.verdict, on_cpu.precision) == ("slow", "bfloat16")
+    assert (on_cpu.verdict, on_cpu.precision) == ("slow", "float32")  # packed: read in 16 bits
     assert "for every token" in on_cpu.reason
     assert "not time" in judge(size, None, "nf4", cpu(64)).reason
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -63,20 +65,68 @@ def test_shapes_that_nothing_explains():
     ],
 )  # fmt: skip
 def test_rope_is_read_in_every_spelling(hints, expected):
-    assert rope(hints) == expected
+    assert rope(hints, 8) == expected
 
 
 @pytest.mark.parametrize(
     "hints",
     [
-        {"rope_scaling": {"type": "su"}},
         {"rope_scaling": {"type": "dynamic", "factor": 2.0}},
+        {"rope_scaling": {"type": "proportional"}},
+        {"rope_scaling": {"type": "unheard-of"}},
         {"partial_rotary_factor": 0.5},
     ],
 )
 def test_rotations_that_are_not_known(hints):
-    with pytest.raises(IncompatibleHead, match="rotates positions"):
-        rope(hints)
+    with pytest.raises(IncompatibleHead, match="rotates positions") as caught:
+        rope(hints, 8)
+    kind = hints.get("rope_scaling", {}).get("type", "default")
+    assert kind in caught.value.got
+    assert "longrope" in caught.value.expected
+
+
+PHI_3 = {
+    "max_position_embeddings": 64, "original_max_position_embeddings": 16, "rope_theta": 1e4,
+    "rope_scaling": {"type": "su", "short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [1.0, 2.0, 3.0, 4.0]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("length", [12, 40])
+def test_longrope_turns_as_the_paper_says(length):
+    """arXiv 2402.13753, as Phi-3's configs spell it: short factors up to the first length, then long ones."""
+    theta, fields = rope(PHI_3, 8)
+    head = tiny_head(16, head_dim=8, rope_theta=theta, rope_scaling=fields)
+    cos, sin = head.rotary(torch.zeros(1), torch.arange(length)[None])
+    factors = PHI_3["rope_scaling"]["short_factor" if length <= 16 else "long_factor"]
+    frequencies = torch.tensor(factors).reciprocal() * theta ** (-torch.arange(0, 8, 2) / 8)
+    angles = torch.arange(length)[:, None] * frequencies  # [T, 4]
+    size = (1 + math.log(4) / math.log(16)) ** 0.5
+    torch.testing.assert_close(cos[0, :, :4], angles.cos() * size)
+    torch.testing.assert_close(sin[0, :, :4], angles.sin() * size)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"short_factor": [1.0]}, {"long_factor": None}, {"original_max_position_embeddings": 0}],
+)
+def test_a_longrope_that_is_not_whole(change):
+    scaling = PHI_3["rope_scaling"] | change
+    hints = {**PHI_3, "rope_scaling": scaling, **{k: v for k, v in change.items() if k in PHI_3}}
+    with pytest.raises(IncompatibleHead, match="longrope scaling is not whole"):
+        rope(hints, 8)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_frequencies_stay_in_float32(dtype):
+    """In 16 bits angles of far positions would be wrong by whole turns."""
+    head, cast = tiny_head(32), tiny_head(32).to(dtype)
+    assert cast.dtype == dtype
+    assert torch.equal(cast.rotary.inv_freq, head.rotary.inv_freq)
+    far = torch.tensor([[6001]])
+    for one, other in zip(
+        head.rotary(torch.zeros(1), far), cast.rotary(torch.zeros(1), far), strict=True
+    ):
+        assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("kind", ["linear", "llama3", "yarn"])
@@ -85,7 +135,7 @@ def test_positions_go_as_far_as_they_must_under_every_scaling(kind, caplog):
     scaling = {"rope_type": kind, "factor": 4.0}
     if kind == "llama3":
         scaling |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
-    theta, fields = rope({"rope_scaling": scaling, "max_position_embeddings": 16})
+    theta, fields = rope({"rope_scaling": scaling, "max_position_embeddings": 16}, 8)
     head = tiny_head(32, rope_theta=theta, rope_scaling=fields)
     plain = tiny_head(32)
     inputs = torch.randn(1, 200, 32, generator=torch.Generator().manual_seed(0))

@@ -263,3 +263,29 @@ def test_the_likeliest_token_is_the_first_highest_with_its_softmax(n):
     )
     logits[n // 2] = float("inf")
     assert ops.likeliest(logits)[1] != ops.likeliest(logits)[1]
+
+
+@pytest.mark.parametrize(("n", "k"), [(1, 1), (5, 5), (16, 3), (33, 10), (5000, 10)])
+def test_the_top_tokens_are_those_of_a_sort(n, k):
+    for seed in range(20):
+        logits = draw(3, n, seed=seed) * 3
+        ids, scores = ops.top(logits, k)
+        wanted = logits.log_softmax(-1).topk(k)
+        torch.testing.assert_close(scores, wanted.values, atol=1e-5, rtol=1e-5)
+        assert torch.equal(ids, wanted.indices)
+
+
+def test_of_equal_tokens_the_first_are_taken_and_what_is_no_number_last():
+    logits = torch.zeros(2, 40)
+    logits[1, :3] = torch.tensor([float("nan"), float("-inf"), 5.0])
+    ids, scores = ops.top(logits, 4)
+    assert ids.tolist() == [[0, 1, 2, 3], [2, 3, 4, 5]]
+    assert scores[0].tolist() == pytest.approx([-torch.tensor(40.0).log().item()] * 4)
+    assert scores[1].tolist() == [-1e9] * 4
+    nothing = torch.full((1, 20), float("nan"))
+    assert ops.top(nothing, 3)[0].tolist() == [[0, 1, 2]]
+    few = torch.full((1, 20), float("-inf"))
+    few[0, 1] = 2.0
+    ids, scores = ops.top(few, 3)
+    assert ids.tolist() == [[1, 0, 2]]
+    assert scores.tolist() == [[0.0, -1e9, -1e9]]

@@ -8,12 +8,12 @@ import json
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from huggingface_hub import constants
 
 from eagle_core import catalog, default_model, hub, machine, models, own_models
 from eagle_core.catalog import CatalogEntry, HubSource
@@ -21,10 +21,9 @@ from eagle_core.cli import main
 from eagle_core.errors import ConfigError, ModelNotFound, NoNetwork
 from eagle_core.events import DownloadProgress, Event, LoadProgress
 from eagle_core.fit import Machine
-from eagle_core.hub import transfer
 from eagle_core.rate import Rate, as_text
-from tests.support.cli import save_head
 from tests.support.hub_server import COMMIT, HubServer, Repo
+from tests.support.loopback import Files, serving, tiny_pair
 from tests.support.tiny_models import save_llama
 
 Run = Callable[..., tuple[int, Any, str]]
@@ -32,31 +31,18 @@ GB = 1_000_000_000
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, bytes]]:
-    """A tiny base and a head for it, as a Hub would hold them."""
-    base = save_llama(tmp_path_factory.mktemp("base"))
-    head = save_head(base, tmp_path_factory.mktemp("head"))
-    return {
-        f"org/{folder.name[:4]}": {path.name: path.read_bytes() for path in folder.iterdir()}
-        for folder in (base, head)
-    }
+def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    return tiny_pair(tmp_path_factory.mktemp("pair"))
 
 
 @pytest.fixture
-def server(
-    files: dict[str, dict[str, bytes]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[HubServer]:
-    """A Hub with both, an empty cache, an empty config folder, and a machine with 8 GB free."""
-    with HubServer({repo: Repo(dict(content)) for repo, content in files.items()}) as server:
-        monkeypatch.setenv("HF_ENDPOINT", server.url)
-        monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-        monkeypatch.setenv("EAGLE_CONFIG", str(tmp_path / "config"))
-        monkeypatch.setenv("EAGLE_CACHE", str(tmp_path / "cache"))
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-        monkeypatch.setattr(transfer, "FIRST_PAUSE_S", 0.001)
-        monkeypatch.setattr(
-            machine, "this_machine", lambda device: Machine("cpu", 8 * GB, 8 * GB, "processor")
-        )
+def server(files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
+    """A Hub with a tiny pair, and a machine with 8 GB free."""
+    monkeypatch.setenv("EAGLE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(
+        machine, "this_machine", lambda device: Machine("cpu", 8 * GB, 8 * GB, "processor")
+    )
+    with serving(files, tmp_path, monkeypatch) as server:
         yield server
 
 
@@ -230,6 +216,44 @@ def test_list_and_show(run: Run) -> None:
     assert [part["role"] for part in found["parts"]] == ["base", "head"]
 
 
+def test_sizes_of_what_is_not_here_are_estimated_or_asked_for(
+    run: Run, server: HubServer, pair: CatalogEntry
+) -> None:
+    by_name = {row["name"]: row for row in run("list")[1]["models"]}
+    qwen = by_name["qwen3-4b"]
+    assert (qwen["download_bytes"], qwen["is_estimate"]) == (
+        2 * (4_022_468_096 + 218_429_056),
+        True,
+    )
+    assert all(row["download_bytes"] > 0 for row in by_name.values())
+    assert by_name["gpt-oss-20b"]["download_bytes"] < 20 * GB  # most of it in 4 bits
+    assert server.log == []
+    known = run("show", "qwen3-8b")[1]
+    assert known["is_estimate"]
+    assert server.log == []
+    measured = models.measure(models.resolve("org/base"))
+    asked = run("show", "org/base")[1]
+    assert (asked["download_bytes"], asked["is_estimate"]) == (measured.download_bytes, False)
+    n_requests = len(server.log)
+    assert run("show", "org/base", "--offline")[1]["download_bytes"] is None
+    assert len(server.log) == n_requests
+    server.repos["org/base"].refuse = 403
+    assert run("show", "org/base")[1]["download_bytes"] is None
+    server.repos["org/base"].refuse = None
+    models.pull(pair)
+    assert run("show", "org/base")[1]["download_bytes"] == 0
+
+
+def test_sizes_for_people(server: HubServer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models", "list"]) == 0
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert "~8.5 GB" in lines["qwen3-4b"]
+    assert main(["models", "show", "qwen3-4b"]) == 0
+    assert "~8.5 GB (estimated from the parameters)" in capsys.readouterr().out
+    assert main(["models", "show", "org/base"]) == 0
+    assert "~" not in capsys.readouterr().out
+
+
 def test_add_pull_show_fit_rm(run: Run) -> None:
     code, found, _ = run("add", "mine", "--base", "org/base", "--head", "org/head")
     assert code == 0
@@ -301,10 +325,16 @@ def test_without_a_network(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_ctrl_c_stops_a_pull_and_the_next_goes_on(run: Run, server: HubServer) -> None:
     weights = server.repos["org/base"].files["model.safetensors"]
     server.repos["org/base"].trickles["model.safetensors"] = (len(weights) // 100, 0.03)
-    timer = threading.Timer(0.5, signal.raise_signal, (signal.SIGINT,))
-    timer.start()
+
+    def press() -> None:
+        while server.bytes_sent["model.safetensors"] < len(weights) // 10:
+            time.sleep(0.01)
+        signal.raise_signal(signal.SIGINT)
+
+    presser = threading.Thread(target=press, daemon=True)
+    presser.start()
     code, _, err = run("pull", "org/base")
-    timer.join()
+    presser.join()
     assert code == 130
     assert "go on where it stopped" in err
     server.repos["org/base"].trickles.clear()

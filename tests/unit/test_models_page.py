@@ -23,7 +23,7 @@ from eagle_core.fit import Machine
 from eagle_core.overview import load_config
 from eagle_core.ui.backend import SessionSlot
 from eagle_core.ui.model_cards import card_html, rows_html, work_html
-from eagle_core.ui.models_page import ModelsHandlers
+from eagle_core.ui.models_page import ModelsHandlers, precision_choice
 from eagle_core.work import Work
 from tests.support.fake_session import FakeSession
 from tests.support.hub_server import HubServer
@@ -209,6 +209,15 @@ def test_a_precision_becomes_settings(
     assert (config.dtype, config.quantization, config.device) == (dtype, quantization, "auto")
     assert (config.context_length, config.offline) == (1024, True)  # these stay
     assert config.chat_template is None  # this belongs to the model before
+
+
+def test_the_choice_of_precisions_says_which_is_best_and_what_saves_no_time() -> None:
+    rows = {row.entry.name: row for row in overview.catalogue(CPU)}
+    choices = dict(precision_choice(rows["qwen3-1.7b"], CPU)["choices"])
+    assert [one for one in choices if "recommended" in one] == ["bfloat16 (recommended)"]
+    assert choices["nf4 (saves memory, not time)"] == "nf4"
+    on_gpu = dict(precision_choice(rows["qwen3-1.7b"], CUDA)["choices"])
+    assert on_gpu["nf4"] == "nf4"
 
 
 def test_what_only_the_processor_holds_is_loaded_there() -> None:

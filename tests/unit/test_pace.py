@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
-from eagle_core.pace import SHORTEST_WAIT, Pace
+from eagle_core.pace import FIRST_STEPS, PROBE_STEPS, SHORTEST_WAIT, Pace, PaceBook, pace_file
 
 
 class Machine:
@@ -73,3 +74,90 @@ def test_time_between_answers_is_nobodys() -> None:
     machine.now += 1000.0
     machine.pace.next_way(2)
     assert machine.pace.rates == before
+
+
+WAYS = [(1.8, 1.6), (3.2, 2.0), (1.3, 1.1), (1.0, 1.0)]  # the second is the fastest
+
+
+def test_what_was_measured_spares_the_next_start_its_trials() -> None:
+    first = Machine(WAYS)
+    first.run(600)
+    second = Machine(WAYS, seed=1)
+    second.pace.remember(first.pace.known())
+    used, rate = second.run(SHORTEST_WAIT - 1)
+    assert used == {1: SHORTEST_WAIT - 1}
+    fresh_used, fresh_rate = Machine(WAYS, seed=1).run(SHORTEST_WAIT - 1)
+    assert len(fresh_used) == len(WAYS)
+    assert rate > fresh_rate
+
+
+def test_what_is_no_longer_true_is_noticed() -> None:
+    first = Machine(WAYS)
+    first.run(600)
+    changed = Machine([(1.8, 1.0), (1.0, 2.0), (1.3, 1.1), (1.0, 1.0)])
+    changed.pace.remember(first.pace.known())
+    changed.run(4 * SHORTEST_WAIT)
+    assert changed.pace.best == 0
+
+
+def test_ways_that_were_never_tried_are_tried() -> None:
+    pace = Machine(WAYS)
+    pace.pace.remember([[20.0, 1.8, 1.6], [0, 0, 0], [0, 0, 0], [0, 0, 0]])
+    used, _ = pace.run(FIRST_STEPS + 4 * PROBE_STEPS)
+    assert set(used) == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        [[5, 1.5, 0.1]],
+        [[5, 1.5, 0.1], [5, 1.5, 0.0]],
+        [[5, 1.5, 0.1], [5, 0.2, 0.1]],
+        [[5, 1.5, 0.1], [-1, 1.5, 0.1]],
+        [[5, 1.5, 0.1], [5, float("nan"), 0.1]],
+        [[5, 1.5, 0.1], [5, 1.5, float("inf")]],
+    ],
+)
+def test_what_cannot_be_is_not_remembered(known: list[list[float]]) -> None:
+    pace = Pace(2)
+    with pytest.raises(ValueError, match=r"ways|step"):
+        pace.remember(known)
+    assert pace.rates == (0.0, 0.0)
+
+
+def test_a_book_survives_its_process_and_bad_files(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "pace.json"
+    book = PaceBook(path)
+    book.save()
+    assert not path.exists(), "nothing was asked for"
+    book.of("trees", 2).remember([[9, 2.0, 0.5], [7, 1.0, 0.1]])
+    book.of("others", 3)
+    book.save()
+    assert [entry.name for entry in path.parent.iterdir()] == ["pace.json"]
+    again = PaceBook(path)
+    assert again.of("trees", 2).rates == (4.0, 10.0)
+    assert again.of("trees", 2).best == 1
+    assert again.of("others", 3).rates == (0.0, 0.0, 0.0)
+    assert PaceBook(path).of("trees", 3).rates == (0.0, 0.0, 0.0), "another number of ways"
+    for bad in (
+        "{",
+        "[1]",
+        '{"trees": 5}',
+        '{"trees": [[1], [2]]}',
+        '{"trees": [["a", 1, 1], [1, 1, 1]]}',
+    ):
+        path.write_text(bad)
+        assert PaceBook(path).of("trees", 2).rates == (0.0, 0.0), bad
+    assert PaceBook().of("trees", 2).rates == (0.0, 0.0)
+
+
+def test_a_book_that_cannot_be_written_is_only_forgotten(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("a file where a folder should be")
+    book = PaceBook(tmp_path / "taken" / "pace.json")
+    book.of("trees", 2)
+    book.save()
+
+
+def test_other_facts_mean_another_file(tmp_path: Path) -> None:
+    assert pace_file(tmp_path, "model", "float32", 2) == pace_file(tmp_path, "model", "float32", 2)
+    assert pace_file(tmp_path, "model", "float32", 2) != pace_file(tmp_path, "model", "float32", 4)

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eagle_core.bench.methods import TransformersMethod
+from eagle_core.bench.transformers_peer import TransformersMethod
 from eagle_core.config import GenerationConfig
 from eagle_core.errors import ConfigError
 from eagle_core.processors import CountPenalty, Processors, processors_for

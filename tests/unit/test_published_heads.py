@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from huggingface_hub import constants
 from transformers import LlamaForCausalLM
 
 from eagle_core.config import DraftConfig, GenerationConfig, LoadConfig, TreeConfig
@@ -20,6 +19,7 @@ from eagle_core.loading_head import load_head
 from eagle_core.session import Session
 from tests.support import published_heads as published
 from tests.support.hub_server import HubServer, Repo
+from tests.support.loopback import serving
 from tests.support.tiny_models import byte_level_tokenizer, llama_config
 
 VOCAB = len(byte_level_tokenizer())
@@ -65,10 +65,7 @@ def server(
 ) -> Iterator[HubServer]:
     """A Hub whose ``org/head`` a test fills in, and whose ``org/base`` is the base."""
     files = {path.name: path.read_bytes() for path in base_folder.iterdir()}
-    with HubServer({"org/base": Repo(files)}) as server:
-        monkeypatch.setenv("HF_ENDPOINT", server.url)
-        monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    with serving({"org/base": files}, tmp_path, monkeypatch) as server:
         yield server
 
 

@@ -14,35 +14,32 @@ from torch import nn
 
 from eagle_core.certificate.loaded import model_checks
 from eagle_core.config import DraftConfig, GenerationConfig, LoadConfig, TreeConfig
-from eagle_core.engine import generate_tokens
 from eagle_core.errors import ConfigError, ModelError
-from eagle_core.events import Event, Finished, LoadProgress, Notice
+from eagle_core.events import Event, LoadProgress, Notice
+from eagle_core.fit import Machine, estimate
 from eagle_core.head_precision import compute_dtype, head_dtype_name, place_head
 from eagle_core.heads.scorer import draft_scorer
 from eagle_core.kernels import ops
 from eagle_core.kernels.attention import use_rows_attention
 from eagle_core.loading import LoadedBase, load_base
+from eagle_core.models import folder_size
 from eagle_core.packing import RowLinear, count_let_go, pack_layers
-from eagle_core.precision import OUTLIERS_REASON, SLOW_ON_CPU, WeightCount
+from eagle_core.precision import OUTLIERS_REASON, SLOW_ON_CPU, PrecisionName
 from eagle_core.quantization import (
     CastFilter,
     bitsandbytes_config,
-    count_weights,
     n_quantized_layers,
 )
 from eagle_core.selftest import self_test
 from eagle_core.session import Session
 from eagle_core.target import Target
-from eagle_core.testing import OracleDrafter, tiny_model
+from eagle_core.testing import tiny_model
+from tests.support.tiny_answers import HIDDEN, PROMPT, TREE, ideal, ids, save_base
 from tests.support.tiny_heads import tiny_head
 from tests.support.tiny_models import byte_level_tokenizer
 
 pytest.importorskip("bitsandbytes")
 
-HIDDEN = 64  # a multiple of the 64 weights that share a scale
-PROMPT = [10, 20, 30, 40, 50, 20, 30]
-N_NEW = 16
-TREE = TreeConfig(depth=3, branching=3, size=8)
 DRAFTERS = [
     DraftConfig("eagle", TREE),
     DraftConfig("ngram"),
@@ -52,12 +49,7 @@ DRAFTERS = [
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("base")
-    tokenizer = byte_level_tokenizer()
-    model = tiny_model("llama", vocab=len(tokenizer), hidden_size=HIDDEN, seed=3)
-    model.save_pretrained(path)
-    tokenizer.save_pretrained(path)
-    return path
+    return save_base(tmp_path_factory.mktemp("base"))
 
 
 @pytest.fixture(autouse=True)
@@ -75,32 +67,6 @@ def load(folder: Path, quantization: Any, **settings: Any) -> LoadedBase:
 
 def open_session(base: LoadedBase, **settings: Any) -> Session:
     return Session(base, tiny_head(HIDDEN, head_dim=16), "head", **settings)
-
-
-def ids(session: Session, draft: DraftConfig, temperature: float = 0.0) -> tuple[int, ...]:
-    session.forget()
-    config = GenerationConfig(max_new_tokens=N_NEW, temperature=temperature, seed=3)
-    last = list(session.generate(PROMPT, config, draft))[-1]
-    assert isinstance(last, Finished), last
-    return last.token_ids
-
-
-def ideal(session: Session, truth: tuple[int, ...], temperature: float) -> Finished:
-    """The answer with a drafter that proposes it, and wrong tokens beside."""
-    config = GenerationConfig(max_new_tokens=N_NEW, temperature=temperature, seed=3)
-    drafter = OracleDrafter(truth, len(PROMPT), n_wrong=2)
-    cache = session.target.new_cache(100)
-    *_, last = generate_tokens(
-        session.target,
-        cache,
-        drafter,
-        PROMPT,
-        config,
-        TREE,
-        session.target.eos_ids(session.tokenizer),
-    )
-    assert isinstance(last, Finished)
-    return last
 
 
 @pytest.mark.parametrize("dtype", ["auto", "float32"])
@@ -190,21 +156,24 @@ def test_8_bits_do_not_warn_at_every_product(folder: Path, caplog: Any) -> None:
 
 
 def test_auto_takes_four_bits_when_memory_is_short(folder: Path, monkeypatch: Any) -> None:
-    count = count_weights(folder)
+    size = folder_size(folder)
     whole = load(folder, "none").model
-    n_parameters = sum(p.numel() for p in whole.parameters()) + count_let_go(whole)
-    assert count.n_weights == n_parameters
-    monkeypatch.setattr("eagle_core.placement.has_fast_int8", lambda: False)
-    monkeypatch.setattr("eagle_core.precision.RESERVE_BYTES", 0)
-    room = count.n_weights * 2  # 16 bits, and nothing beside them
-    monkeypatch.setattr("eagle_core.placement.free_bytes", lambda device: room)
+    assert size.n_parameters == sum(p.numel() for p in whole.parameters()) + count_let_go(whole)
+
+    def with_room_for(precision: PrecisionName) -> None:
+        needed = estimate(size, None, precision, "cpu").needed_bytes + 1
+        machine = Machine("cpu", needed, needed, lacks=("int8",))
+        monkeypatch.setattr("eagle_core.loading.this_machine", lambda device: machine)
+
+    monkeypatch.setattr("eagle_core.fit.MARGIN_BYTES", {"cpu": 0})
+    with_room_for("nf4")
     heard: list[Event] = []
     base = load_base(LoadConfig(base=str(folder), device="cpu"), heard.append)
     assert base.quantization == "nf4"
     (said,) = [e.message for e in heard if isinstance(e, LoadProgress) and "GB" in e.message]
     assert SLOW_ON_CPU in said
     assert said == base.precision_note
-    monkeypatch.setattr("eagle_core.placement.free_bytes", lambda device: 10**9)
+    with_room_for("float32")
     assert load_base(LoadConfig(base=str(folder), device="cpu")).quantization == "none"
 
 
@@ -247,21 +216,21 @@ def test_a_model_with_layers_of_its_own_kind_is_refused(tmp_path: Path) -> None:
         load(tmp_path, "nf4")
 
 
-def test_experts_are_counted_as_kept(tmp_path: Path) -> None:
+def test_experts_are_not_counted_as_linear(tmp_path: Path) -> None:
     model = tiny_model("mixtral", hidden_size=HIDDEN)
     model.save_pretrained(tmp_path)
-    count = count_weights(tmp_path)
-    assert count.n_weights == model.num_parameters()
+    size = folder_size(tmp_path)
+    assert size.n_parameters == model.num_parameters()
     n_attention = sum(p.numel() for n, p in model.named_parameters() if "_proj.weight" in n)
-    assert count.n_weights - count.n_kept <= n_attention + 2 * 4 * HIDDEN  # and the two routers
+    assert size.n_linear <= n_attention + 2 * 4 * HIDDEN  # and the two routers
 
 
-def test_weights_are_counted_without_reading_them(tmp_path: Path) -> None:
-    assert count_weights(tmp_path) == WeightCount(0, 0)
+def test_weights_are_counted_whatever_the_files_are(tmp_path: Path) -> None:
+    assert folder_size(tmp_path).n_parameters == 0
     (tmp_path / "pytorch_model.bin").write_bytes(bytes(1000))
-    assert count_weights(tmp_path) == WeightCount(500, 0)
-    (tmp_path / "model.safetensors").write_bytes(bytes(600))
-    assert count_weights(tmp_path).n_weights == 300
+    assert folder_size(tmp_path).n_parameters == 500
+    (tmp_path / "config.json").write_text('{"model_type": "of no known size"}')
+    assert folder_size(tmp_path).n_parameters == 500
 
 
 @pytest.mark.parametrize("dtype", ["float32", "auto"])

@@ -345,3 +345,24 @@ def test_a_bias_for_a_token_that_is_not_there_fails_with_a_hint(session):
     last = list(ask(session, "hello", PLAIN, generation))[-1]
     assert isinstance(last, Failed)
     assert (last.code, bool(last.hint)) == ("bad-config", True)
+
+
+def test_the_auto_trees_measurements_outlive_the_session(folders, tmp_path, monkeypatch):
+    monkeypatch.setenv("EAGLE_CACHE", str(tmp_path))
+    base, head = folders
+    load = LoadConfig(base=str(base), head=str(head), dtype="float32", device="cpu")
+    auto = DraftConfig("eagle")
+    first = Session.open(load)
+    for _ in first.generate([5, 6, 7], GenerationConfig(max_new_tokens=60), auto):
+        pass
+    (file,) = (tmp_path / "pace").iterdir()
+    assert file.suffix == ".json"
+    second = Session.open(load)
+    for _ in second.generate([5, 6, 7], GenerationConfig(max_new_tokens=2), auto):
+        pass
+    (pace,) = second._paces.paces
+    assert max(pace.rates) > 0
+    other = Session.open(dataclasses.replace(load, dtype="bfloat16"))
+    for _ in other.generate([5, 6, 7], GenerationConfig(max_new_tokens=2), auto):
+        pass
+    assert len(list((tmp_path / "pace").iterdir())) == 2

@@ -9,24 +9,19 @@ from typing import Any
 import pytest
 import torch
 
-from eagle_core import placement
-from eagle_core.config import DraftConfig, GenerationConfig, LoadConfig, TreeConfig
-from eagle_core.engine import generate_tokens
+from eagle_core import loading, placement
+from eagle_core.config import DraftConfig, LoadConfig
 from eagle_core.errors import ConfigError, ModelError
-from eagle_core.events import Event, Finished, LoadProgress
+from eagle_core.events import Event, LoadProgress
+from eagle_core.fit import Machine
 from eagle_core.loading import LoadedBase, load_base
 from eagle_core.packing import RowLinear, count_let_go
 from eagle_core.session import Session
 from eagle_core.target import Target, execution_device
-from eagle_core.testing import OracleDrafter, tiny_model
+from tests.support.tiny_answers import HIDDEN, PROMPT, TREE, ideal, ids, save_base
 from tests.support.tiny_heads import tiny_head
-from tests.support.tiny_models import byte_level_tokenizer
 
-PROMPT = [10, 20, 30, 40, 50, 20, 30]
-N_NEW = 16
-TREE = TreeConfig(depth=3, branching=3, size=8)
 EAGLE = DraftConfig("eagle", TREE)
-HIDDEN = 64
 PARTS = ("model.embed_tokens", "lm_head", "model.norm", "model.rotary_emb")
 ON_DISK = {
     "a layer": {**dict.fromkeys(PARTS, "cpu"), "model.layers.0": "cpu", "model.layers.1": "disk"},
@@ -40,11 +35,7 @@ ON_DISK = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("base")
-    tokenizer = byte_level_tokenizer()
-    tiny_model("llama", vocab=len(tokenizer), hidden_size=HIDDEN, seed=3).save_pretrained(path)
-    tokenizer.save_pretrained(path)
-    return path
+    return save_base(tmp_path_factory.mktemp("base"))
 
 
 @pytest.fixture(autouse=True)
@@ -69,32 +60,6 @@ def load_as(folder: Path, device_map: Any, monkeypatch: Any) -> LoadedBase:
     with monkeypatch.context() as patch:
         patch.setattr(placement.LoadPlan, "device_map", property(told))
         return load(folder, "split")
-
-
-def ids(session: Session, draft: DraftConfig, temperature: float = 0.0) -> tuple[int, ...]:
-    session.forget()
-    config = GenerationConfig(max_new_tokens=N_NEW, temperature=temperature, seed=3)
-    last = list(session.generate(PROMPT, config, draft))[-1]
-    assert isinstance(last, Finished), last
-    return last.token_ids
-
-
-def ideal(session: Session, truth: tuple[int, ...], temperature: float) -> Finished:
-    """The answer with a drafter that proposes it, and wrong tokens beside."""
-    config = GenerationConfig(max_new_tokens=N_NEW, temperature=temperature, seed=3)
-    drafter = OracleDrafter(truth, len(PROMPT), n_wrong=2)
-    cache = session.target.new_cache(100)
-    *_, last = generate_tokens(
-        session.target,
-        cache,
-        drafter,
-        PROMPT,
-        config,
-        TREE,
-        session.target.eos_ids(session.tokenizer),
-    )
-    assert isinstance(last, Finished)
-    return last
 
 
 @pytest.mark.parametrize(
@@ -140,7 +105,7 @@ def test_layers_with_hooks_are_not_swapped(folder: Path, monkeypatch: Any) -> No
 
 
 def test_what_does_not_fit_is_spread_out_and_says_so(folder: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(placement, "free_bytes", lambda device: 1000)
+    monkeypatch.setattr(loading, "this_machine", lambda device: Machine("cpu", 1000, 1000))
     heard: list[Event] = []
     base = load(folder, "auto", heard.append, dtype="bfloat16")
     assert "spread over all devices" in base.precision_note
