@@ -16,6 +16,7 @@ a second while a race is on, and not at all otherwise. */
 
   const number = (value, digits = 1) => (value === null || value === undefined ? "–" : Number(value).toFixed(digits));
   const times = (value) => (value === null || value === undefined ? "–" : `${Number(value).toFixed(2)}×`);
+  const range = (pair) => (pair ? ` (95% interval ${pair[0].toFixed(2)}–${pair[1].toFixed(2)})` : "");
   const share = (value) => (value === null || value === undefined ? "–" : `${Math.round(100 * value)}%`);
 
   function fact(value, label) {
@@ -122,10 +123,10 @@ a second while a race is on, and not at all otherwise. */
   }
 
   /* ------------------------------------------------------------ result --------------------------- */
-  function card(title, { decode, total, tau, words, more }) {
+  function card(title, { decode, total, tau, words, interval, more }) {
     const root = make("article", "card");
     const big = make("p", "big", times(decode));
-    big.append(" ", make("small", "", "decoding speed"));
+    big.append(" ", make("small", "", `decoding speed${range(interval)}`));
     const facts = make("p", "facts");
     facts.append(fact(times(total), "end to end"), fact(number(tau, 2), "tokens per step (τ)"), ...(more || []));
     root.append(make("h3", "", title), big, facts, make("p", "words", words));
@@ -147,38 +148,9 @@ a second while a race is on, and not at all otherwise. */
         decode: one.decode_speedup,
         total: one.total_speedup,
         tau: one.tau,
-        words: one.n_judged ? `${one.n_identical} of ${one.n_judged} answers identical.` : "Other settings: texts are not compared.",
+        interval: one.decode_interval,
+        words: one.n_judged ? `${one.n_identical} of ${one.n_judged} answers identical.` : "Another model or other settings: texts are not compared.",
       }));
-  }
-
-  function plot(data, open) {
-    const table = make("table", "plot");
-    table.append(make("caption", "", "Decoded tokens per second, by prompt"));
-    const most = Math.max(1, ...data.races.flatMap((race) => race.lanes.map((lane) => lane.decode_tok_s || 0)));
-    const body = make("tbody");
-    data.races.forEach((race, at) => {
-      const row = make("tr");
-      const head = make("th");
-      head.scope = "row";
-      const button = make("button", "", race.prompt.length > 90 ? `${race.prompt.slice(0, 88)}…` : race.prompt);
-      button.type = "button";
-      button.addEventListener("click", () => open(at));
-      head.append(button);
-      const cell = make("td");
-      race.lanes.forEach((lane, index) => {
-        const line = make("div", "bar-row");
-        const bar = make("i", `lane-${index}`);
-        bar.style.setProperty("--lane", `var(--lane-${index})`);
-        bar.style.width = `${(100 * (lane.decode_tok_s || 0)) / most}%`;
-        const speed = index ? ` (${times(race.verdicts[index - 1].decode)})` : "";
-        line.append(bar, make("span", "", `${number(lane.decode_tok_s)}${speed} ${data.setups[index].name}`));
-        cell.append(line);
-      });
-      row.append(head, cell);
-      body.append(row);
-    });
-    table.append(body);
-    return table;
   }
 
   /* ------------------------------------------------------------ the whole ------------------------ */
@@ -201,17 +173,22 @@ a second while a race is on, and not at all otherwise. */
       speed.append(option);
     }
     speed.setAttribute("aria-label", "Speed of the replay");
-    for (const button of [again, skip]) button.type = "button";
+    const picture = make("button", "picture", "Save as picture");
+    picture.addEventListener("click", () => window.eagleRacePicture.save(data, current));
+    for (const button of [again, skip, picture]) button.type = "button";
     const tools = make("div", "tools");
-    tools.append(again, skip, speed, clock);
+    tools.append(again, skip, speed, clock, picture);
     const grid = make("div", "lanes");
     grid.append(...lanes.map((lane) => lane.root));
-    root.append(make("p", "model", data.model), cards, tools, prompt, grid);
-    if (data.races.length > 1) root.append(plot(data, (at) => {
+    const about = [data.model, data.machine, data.version, data.created].join(" · ");
+    root.append(make("p", "model", about), cards, tools, prompt, grid);
+    const openHere = (at) => {
       open(at);
       tools.scrollIntoView({ block: "nearest" });
-    }));
+    };
+    if (data.races.length > 1) root.append(window.eagleRacePlot.spread(data, openHere), window.eagleRacePlot.rates(data, openHere));
 
+    let current = 0;
     let timer = 0;
     let ms = 0;
     let places = [];
@@ -223,6 +200,7 @@ a second while a race is on, and not at all otherwise. */
 
     function open(at) {
       const race = data.races[at];
+      current = at;
       prompt.textContent = race.prompt;
       lanes.forEach((lane, index) => lane.load(race.lanes[index]));
       cards.replaceChildren(...(data.races.length > 1 ? summaryCards(data) : []), ...resultCards(data, race));

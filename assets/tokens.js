@@ -71,6 +71,14 @@ line of text is one block, so that a new token lays out one line. */
     return more.length;
   }
 
+  // Signs of terminals and of the direction of writing: unseen, they could turn the tokens around them.
+  const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
+
+  const visible = (text) =>
+    text
+      .replace(UNSEEN, (sign) => `⟨U+${sign.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`)
+      .replace(/\n/g, "↵\n");
+
   function drawRuns(section, index, answer, room) {
     /* An answer from the history: a group for each run of one origin. Text without a known origin is the model's. */
     const [title, flow] = section.children;
@@ -117,7 +125,7 @@ line of text is one block, so that a new token lays out one line. */
       if (before) firsts.set(group, firsts.get(before) ?? before);
       line.append(group);
     }
-    const made = element("span", `token-${origin}`, text === "" ? "∅" : text.replace(/\n/g, "↵\n"));
+    const made = element("span", `token-${origin}`, text === "" ? "∅" : visible(text));
     facts.set(made, token);
     made.tabIndex = last ? -1 : 0;
     group.append(made);

@@ -5,7 +5,7 @@ Pure: the figures come from ``rounding``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
@@ -46,9 +46,17 @@ def first_difference(plain: Sequence[int], drafted: Sequence[int]) -> Difference
     return None
 
 
-def describe(found: Difference, n_tokens: int) -> str:
-    """A difference in words; ``n_tokens`` is the plain answer's length."""
-    text = f"token {found.index} of {n_tokens} is {found.drafted}, plainly {found.plain}"
+def describe(found: Difference, n_tokens: int, spell: Callable[[int], str] | None = None) -> str:
+    """A difference in words; ``n_tokens`` is the plain answer's length, ``spell`` gives a token's text."""
+
+    def name(token: int | None) -> str:
+        if token is None:
+            return "the end"
+        return str(token) if spell is None else "“" + spell(token).replace("\n", "↵") + "”"
+
+    text = (
+        f"token {found.index} of {n_tokens} is {name(found.drafted)}, plainly {name(found.plain)}"
+    )
     if found.gap is not None:
         text += f"; their logits are {found.gap:.3g} apart"
     if found.gap_float32 is not None:

@@ -14,7 +14,7 @@ from eagle_core.catalog import CatalogEntry, Precision
 from eagle_core.config import LoadConfig
 from eagle_core.errors import EagleError
 from eagle_core.fit import Fit, Machine, fit_entry, recommend
-from eagle_core.precision import WORKING, spelled
+from eagle_core.precision import WORKING, DeviceKind, spelled
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,22 +115,21 @@ def load_config(
     device = "auto"
     if fit is not None and fit.device != machine.device and precision == fit.precision:
         device = fit.device
-    kind = "cpu" if device == "cpu" else machine.device
+    changes = {"base": name, "head": head, "device": device, "chat_template": None}
+    config = dataclasses.replace(other or LoadConfig(), **changes)  # type: ignore[arg-type]
+    return in_precision(config, precision, "cpu" if device == "cpu" else machine.device)
+
+
+def in_precision(config: LoadConfig, precision: str, device: DeviceKind) -> LoadConfig:
+    """The same model in a precision of the catalogue's, or in what is found best ("auto")."""
     dtype, quantization = "auto", "auto"
     chosen = next((one for one in catalog.PRECISIONS if one == precision), None)
     if chosen is not None:
-        meant = spelled(chosen, kind)
+        meant = spelled(chosen, device)
         dtype = meant.dtype if meant.quantization == "none" else "auto"
         quantization = meant.quantization
-    changes = {
-        "base": name,
-        "head": head,
-        "dtype": dtype,
-        "quantization": quantization,
-        "device": device,
-        "chat_template": None,
-    }
-    return dataclasses.replace(other or LoadConfig(), **changes)  # type: ignore[arg-type]
+    changes = {"dtype": dtype, "quantization": quantization}
+    return dataclasses.replace(config, **changes)  # type: ignore[arg-type]
 
 
 def fits_beside(entry: CatalogEntry, precision: str, machine: Machine) -> bool:
@@ -164,6 +163,7 @@ __all__ = [
     "catalogue",
     "disk_bytes",
     "fits_beside",
+    "in_precision",
     "load_config",
     "look_up",
     "precisions_for",

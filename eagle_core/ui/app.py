@@ -134,6 +134,7 @@ def serve(
         rooms = Rooms(lambda: SqliteHistory(None), keeps_in_browser=True)
     free_port(host, port or DEFAULT_PORT)  # a wrong host is said before a model is loaded
     if callable(session):
+        slot.config = settings or LoadConfig()
         slot.open_in_background(session)
     app = build_page(slot, rooms, open_model, settings, host in page.LOOPBACK, limits)
     keep_proxies_off_loopback()
@@ -238,7 +239,7 @@ def build_page(
     with app:
         build_chat(slot, rooms, app, models, limits)
     with app.route("Compare", "/compare", show_in_navbar=False):
-        races = build_compare(slot, app)
+        races = build_compare(slot, app, open_model if can_change else None, lambda: rooms.is_busy)
     with app.route("Models", "/models", show_in_navbar=False):
         build_models(models, app)
     most = limits.max_waiting if limits is not None else None

@@ -9,7 +9,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from eagle_core.compare import OnProgress, Race, RaceSession, Setup, run_races
+from eagle_core.compare import (
+    OneModel,
+    OnProgress,
+    Prompt,
+    Race,
+    RaceSession,
+    Setup,
+    run_races,
+)
+from eagle_core.config import LoadConfig
 from eagle_core.errors import EagleError
 from eagle_core.events import DownloadProgress, Event, LoadProgress
 from eagle_core.machine import give_back_memory
@@ -25,10 +34,6 @@ class ChatSession(RaceSession, Protocol):
 
     def count_tokens(self, messages: Sequence[Message]) -> int:
         """Tokens of a chat in the model's own template."""
-        ...
-
-    def token_text(self, token_id: int) -> str:
-        """Printable form of one token."""
         ...
 
     def set_reproducible(self, is_on: bool) -> None:
@@ -50,7 +55,7 @@ class RacesItself(Protocol):
 
     def races(
         self,
-        prompts: Sequence[str],
+        prompts: Sequence[Prompt],
         setups: Sequence[Setup],
         cancel: threading.Event,
         on_progress: OnProgress,
@@ -60,8 +65,8 @@ class RacesItself(Protocol):
 
 
 def races_of(
-    session: ChatSession,
-    prompts: Sequence[str],
+    session: RaceSession,
+    prompts: Sequence[Prompt],
     setups: Sequence[Setup],
     cancel: threading.Event,
     on_progress: OnProgress,
@@ -69,7 +74,7 @@ def races_of(
     """Races on a session, its own way if it has one."""
     if isinstance(session, RacesItself):
         return session.races(prompts, setups, cancel, on_progress)
-    return run_races(session, prompts, setups, cancel, on_progress)
+    return run_races(OneModel(session), prompts, setups, cancel, on_progress)
 
 
 OnEvent = Callable[[Event], None]
@@ -92,6 +97,7 @@ class SessionSlot:
 
     def __init__(self, session: ChatSession | None = None) -> None:
         self.session = session
+        self.config: LoadConfig | None = None  # how it was loaded, where that is known
         self.opening = Opening("Loading the model")
         self._is_closed = False
         self._open_session: OpenSession | None = None  # opens what is loaded once more
@@ -109,13 +115,45 @@ class SessionSlot:
             target=self._open, args=(open_session,), name="open-session", daemon=True
         ).start()
 
-    def swap(self, open_session: OpenSession, on_event: OnEvent, beside: bool, wait: Wait) -> None:
+    @property
+    def can_lend(self) -> bool:
+        """Whether what is loaded can be let go for a while, and opened again."""
+        return None not in (self.session, self.config, self._open_session)
+
+    def lend(self, message: str, wait: Wait) -> None:
+        """Let the session go for a while; :meth:`take_back` opens it again.
+
+        Args: message: what the pages say meanwhile. wait: as for :meth:`swap`.
+        """
+        wait()
+        self.opening = Opening(message)
+        with self._lock:
+            old, self.session = self.session, None
+        if old is not None:
+            old.close()
+        del old
+        give_back_memory()
+
+    def take_back(self) -> None:
+        """Open what was lent again; :attr:`opening` says if that fails."""
+        if self._open_session is not None and not self._is_closed:
+            self._open(self._open_session)
+
+    def swap(
+        self,
+        open_session: OpenSession,
+        on_event: OnEvent,
+        beside: bool,
+        wait: Wait,
+        config: LoadConfig | None = None,
+    ) -> None:
         """Open another session in place of this one. A running answer is waited for, never cut.
 
         Args:
             beside: both find room in memory: this one goes once the other is open. Else it goes first, and is
                 opened again when the other cannot be.
             wait: returns when nobody uses this session; may raise Cancelled.
+            config: how the other one is loaded.
         Raises: what opening or waiting raises. This session is kept then, or being opened again.
         """
 
@@ -130,7 +168,7 @@ class SessionSlot:
             if self.session is not None:
                 wait()
             self._replace(open_session, report, reopen)
-        self._open_session = open_session
+        self._open_session, self.config = open_session, config
 
     def _put_beside(self, open_session: OpenSession, report: OnEvent, wait: Wait) -> None:
         new = open_session(report)

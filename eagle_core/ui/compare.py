@@ -9,25 +9,27 @@ import asyncio
 import dataclasses
 import logging
 import tempfile
-import threading
-from collections.abc import AsyncIterator, Sequence
-from contextvars import copy_context
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
 from eagle_core.assets import asset_path
 from eagle_core.bench.prompts import load_questions
-from eagle_core.compare import Race, Setup
+from eagle_core.compare import AS_LOADED, Prompt, Setup
 from eagle_core.config import DraftConfig, GenerationConfig, TreeConfig
 from eagle_core.errors import ConfigError, EagleError
-from eagle_core.transcript import Transcript
+from eagle_core.relay import OpenModel, options, precision_of
 from eagle_core.ui import render
-from eagle_core.ui.backend import ChatSession, SessionSlot, races_of
+from eagle_core.ui.backend import SessionSlot
 from eagle_core.ui.controls import make_control, specs
 from eagle_core.ui.frames import error_notice
-from eagle_core.ui.races import DRAFTERS, races_data, report_html
+from eagle_core.ui.race_runner import Runner
+from eagle_core.ui.races import DRAFTERS, machine_text, races_data, report_html
+
+if TYPE_CHECKING:
+    from eagle_core.session import SessionInfo
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +37,7 @@ POLL_S = 0.5
 MAX_OPEN_REQUESTS = 32
 N_SETUPS = 3
 NOTHING = "off"
+LOADED = "loaded"
 FIRST_DRAFTERS = ("none", "eagle", NOTHING)
 SHARED_FIELDS = ("temperature", "seed", "max_new_tokens")
 TREE_FIELDS = ("policy", "depth", "branching", "size", "lookup")
@@ -49,66 +52,21 @@ show();
 ON_TOP = "window.eaglePage.bar(element);"
 
 
-class Runner:
-    """Runs races in a thread of its own; its attributes may be read at any time."""
+class CompareHandlers:
+    """The page's handlers; a tab has one comparison at a time.
+
+    Args:
+        open_model: opens the model in other precisions; None where strangers may not have it changed.
+        in_use: whether an answer is being written in some tab.
+    """
 
     def __init__(
-        self, session: ChatSession, prompts: Sequence[str], setups: Sequence[Setup]
+        self,
+        slot: SessionSlot,
+        open_model: OpenModel | None = None,
+        in_use: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.cancel = threading.Event()
-        self.races: tuple[Race, ...] = ()
-        self.error: EagleError | None = None
-        self.place, self.transcript = 0, Transcript()
-        self._session, self._prompts, self._setups = session, prompts, setups
-        # A shared GPU is asked for in the name of the visitor whose request this is.
-        self._thread = threading.Thread(
-            target=copy_context().run, args=(self._run,), name="race", daemon=True
-        )
-
-    def start(self) -> None:
-        """Start."""
-        self._thread.start()
-
-    @property
-    def is_done(self) -> bool:
-        """Whether all is over, or stopped, or failed."""
-        return not self._thread.is_alive()
-
-    def status(self) -> str:
-        """What is going on, as a line of the page."""
-        name = self._setups[self.place].name
-        n_tokens, rate = len(self.transcript.tokens), self.transcript.now_tok_s
-        prompt = (
-            f"prompt {len(self.races) + 1} of {len(self._prompts)}, "
-            if len(self._prompts) > 1
-            else ""
-        )
-        text = f"Measuring: {prompt}{name}, {n_tokens} tokens"
-        return render.status_line("live", text, f"{render.number(rate)} tok/s" if rate else "")
-
-    def _run(self) -> None:
-        try:
-            for race in races_of(
-                self._session, self._prompts, self._setups, self.cancel, self._on_progress
-            ):
-                self.races = (*self.races, race)
-        except EagleError as error:
-            self.error = error
-        except Exception:  # the page must say that it failed
-            logger.exception("a comparison failed")
-            self.error = EagleError(
-                "the comparison failed", hint="try again; the log has the details"
-            )
-
-    def _on_progress(self, _setup: Setup, place: int, transcript: Transcript) -> None:
-        self.place, self.transcript = place, transcript
-
-
-class CompareHandlers:
-    """The page's handlers; a tab has one comparison at a time."""
-
-    def __init__(self, slot: SessionSlot) -> None:
-        self._slot = slot
+        self._slot, self._open_model, self._in_use = slot, open_model, in_use
         self._runners: dict[str, Runner] = {}
 
     @property
@@ -121,7 +79,7 @@ class CompareHandlers:
         if not prompt.strip():
             yield frame(notice=render.notice_html("info", "Write a prompt first."))
             return
-        async for found in self._races([prompt], request, values):
+        async for found in self._races([Prompt(prompt)], request, values):
             yield found
 
     async def examples(self, request: gr.Request, *values: Any) -> AsyncIterator[Any]:
@@ -135,11 +93,31 @@ class CompareHandlers:
         if runner is not None:
             runner.cancel.set()
 
-    async def _races(
-        self, prompts: Sequence[str], request: gr.Request, values: Sequence[Any]
-    ) -> AsyncIterator[Any]:
-        tab, session = str(request.session_hash), self._slot.session
+    def precisions(self) -> list[Any]:
+        """Each set-up's choice of precisions, for what is loaded now."""
+        return [self._choice()] * N_SETUPS
+
+    def _choice(self) -> Any:
+        session, config = self._slot.session, self._slot.config
         if session is None:
+            return gr.skip()
+        info = session.info
+        choices = [(f"As loaded: {precision_of(info)}", LOADED)]
+        if self._open_model is not None and config is not None and self._slot.can_lend:
+            try:
+                for option in options(config, info):
+                    is_slow = option.fit is not None and option.fit.verdict == "slow"
+                    name = f"{option.precision} (may be slow)" if is_slow else option.precision
+                    choices.append((name, option.precision))
+            except EagleError as error:
+                logger.info("no other precisions: %s", error.code)
+        return gr.update(choices=choices)
+
+    async def _races(
+        self, prompts: Sequence[Prompt], request: gr.Request, values: Sequence[Any]
+    ) -> AsyncIterator[Any]:
+        tab = str(request.session_hash)
+        if self._slot.session is None:
             message = "The model is not loaded yet; try again in a moment."
             yield frame(notice=render.notice_html("info", message))
             return
@@ -148,19 +126,24 @@ class CompareHandlers:
                 notice=render.notice_html("info", "A comparison is running; stop it first.")
             )
             return
+        info = self._slot.session.info
         try:
-            setups = read_setups(values)
+            setups = read_setups(values, precision_of(info))
+            if self._runners and any(setup.precision != AS_LOADED for setup in setups):
+                hint = "wait for it, or choose the precision as loaded"
+                raise ConfigError("a comparison is running in another tab", hint=hint)
         except ConfigError as error:
             yield frame(notice=error_notice(error))
             return
-        runner = self._runners[tab] = Runner(session, prompts, setups)
+        runner = Runner(self._slot, prompts, setups, self._open_model, self._in_use)
+        self._runners[tab] = runner
         try:
             runner.start()
             yield frame(status=runner.status(), notice="", is_running=True)
             while not runner.is_done:
                 await asyncio.sleep(POLL_S)
                 yield frame(status=runner.status())
-            yield await asyncio.to_thread(last_frame, session, runner)
+            yield await asyncio.to_thread(last_frame, info, runner)
         finally:
             runner.cancel.set()
             del self._runners[tab]
@@ -183,35 +166,36 @@ def frame(
     return [*shown, *buttons, save]
 
 
-def last_frame(session: ChatSession, runner: Runner) -> list[Any]:
+def last_frame(info: SessionInfo, runner: Runner) -> list[Any]:
     """The result, or why there is none."""
     was_stopped = runner.cancel.is_set()
-    name = "Stopped" if was_stopped else "Failed" if runner.error else "Done"
+    name = "Failed" if runner.error else "Stopped" if was_stopped else "Done"
     status = render.status_line("done", name, "")
     notice = error_notice(runner.error) if runner.error else ""
     if not runner.races:
         if was_stopped and not notice:
             notice = render.notice_html("info", "Stopped before a race was complete.")
         return frame(status=status, notice=notice, is_running=False)
-    data = races_data(session.info, runner.races)
+    data = races_data(info, runner.races, machine_text(info))
     saved = Path(tempfile.mkdtemp(prefix="eagle-compare-")) / "comparison.html"
     saved.write_text(report_html(data), encoding="utf-8")
     return frame(status=status, notice=notice, race=data, is_running=False, saved=saved)
 
 
-def read_setups(values: Sequence[Any]) -> list[Setup]:
+def read_setups(values: Sequence[Any], loaded: str) -> list[Setup]:
     """The page's controls as set-ups.
 
+    Args: loaded: precision of what is loaded; who chooses it by name needs no other model.
     Raises: ConfigError on a wrong value, or with fewer than two set-ups.
     """
     shared = dict(zip(SHARED_FIELDS, values, strict=False))
     check_given(shared)
     generation = GenerationConfig(**shared)
-    n_controls = 2 + len(TREE_FIELDS)
+    n_controls = 3 + len(TREE_FIELDS)
     setups: list[Setup] = []
     for number in range(N_SETUPS):
         start = len(SHARED_FIELDS) + number * n_controls
-        drafter, temperature, *tree = values[start : start + n_controls]
+        drafter, precision, temperature, *tree = values[start : start + n_controls]
         if drafter == NOTHING:
             continue
         own = generation
@@ -220,9 +204,15 @@ def read_setups(values: Sequence[Any]) -> list[Setup]:
         given = dict(zip(TREE_FIELDS, tree, strict=True))
         check_given(given)
         draft = DraftConfig(drafter, TreeConfig(**given))
-        setups.append(Setup(DRAFTERS[drafter], draft, own))
+        other = AS_LOADED if precision in (None, LOADED, loaded) else precision
+        setups.append(Setup(DRAFTERS[drafter], draft, own, other))
     if len(setups) < 2:
         raise ConfigError("one set-up alone is no race", hint="choose at least two set-ups")
+    if any(setup.precision != AS_LOADED for setup in setups):
+        setups = [
+            dataclasses.replace(setup, name=f"{setup.name}, {setup.precision or loaded}")
+            for setup in setups
+        ]
     return with_distinct_names(setups)
 
 
@@ -244,20 +234,27 @@ def with_distinct_names(setups: Sequence[Setup]) -> list[Setup]:
     return found
 
 
-def example_prompts() -> list[str]:
+def example_prompts() -> list[Prompt]:
     """The prompts that ship with the project."""
-    return [question.text for question in load_questions(asset_path("compare_prompts.jsonl"))]
+    questions = load_questions(asset_path("compare_prompts.jsonl"))
+    return [Prompt(question.text, question.category) for question in questions]
 
 
-def build_compare(slot: SessionSlot, app: gr.Blocks) -> CompareHandlers:
+def build_compare(
+    slot: SessionSlot,
+    app: gr.Blocks,
+    open_model: OpenModel | None = None,
+    in_use: Callable[[], bool] = lambda: False,
+) -> CompareHandlers:
     """Lay out the page inside the current route and wire its events; returns its handlers."""
-    handlers = CompareHandlers(slot)
+    handlers = CompareHandlers(slot, open_model, in_use)
     with gr.Column(elem_id="compare"):
         gr.HTML(html_template=top(), js_on_load=ON_TOP, apply_default_css=False)
         prompt = gr.Textbox(
-            label="Prompt", value=example_prompts()[0], lines=2, max_lines=10, elem_id="race-prompt"
-        )
-        controls = build_setups()
+            label="Prompt", value=example_prompts()[0].text, lines=2, max_lines=10,
+            elem_id="race-prompt",
+        )  # fmt: skip
+        controls, precisions = build_setups()
         with gr.Row(elem_classes="go"):
             go = gr.Button("Race", variant="primary", elem_id="race-go")
             batch = gr.Button("Race all examples", elem_id="race-batch")
@@ -278,17 +275,18 @@ def build_compare(slot: SessionSlot, app: gr.Blocks) -> CompareHandlers:
     go.click(handlers.race, [prompt, *controls], **long)
     batch.click(handlers.examples, controls, **long)
     stop.click(handlers.stop, queue=False, **PRIVATE)
+    app.load(handlers.precisions, None, precisions, queue=False, **PRIVATE)
     app.unload(handlers.stop)
     return handlers
 
 
-def build_setups() -> list[Any]:
-    """Controls for what all set-ups share, then for each of them."""
+def build_setups() -> tuple[list[Any], list[Any]]:
+    """Controls for what all set-ups share, then for each of them; and apart those of the precision."""
     generation, tree = specs(GenerationConfig), specs(TreeConfig)
     with gr.Row():
         shared = [renamed(make_control(generation[name]), f"race-{name}") for name in SHARED_FIELDS]
     shared[SHARED_FIELDS.index("max_new_tokens")].value = LONGEST
-    controls = [*shared]
+    controls, precisions = [*shared], []
     with gr.Row(elem_classes="setups"):
         for number, first in enumerate(FIRST_DRAFTERS):
             choices = [(label, name) for name, label in DRAFTERS.items()]
@@ -299,6 +297,11 @@ def build_setups() -> list[Any]:
                 drafter = gr.Dropdown(
                     choices, value=first, label="Drafting", elem_id=f"race-drafter-{number}"
                 )
+                precision = gr.Dropdown(
+                    [("As loaded", LOADED)], value=LOADED, label="Precision",
+                    elem_id=f"race-precision-{number}",
+                    info="Another one is loaded when its turn comes, in place of the one in use.",
+                )  # fmt: skip
                 with gr.Accordion("Tree and temperature", open=False):
                     temperature = gr.Number(
                         value=None, label="Temperature", info="Empty: the one above.", minimum=0, maximum=5,
@@ -308,8 +311,9 @@ def build_setups() -> list[Any]:
                         renamed(make_control(tree[name]), f"race-{name}-{number}")
                         for name in TREE_FIELDS
                     ]
-            controls += [drafter, temperature, *own]
-    return controls
+            controls += [drafter, precision, temperature, *own]
+            precisions.append(precision)
+    return controls, precisions
 
 
 def renamed(control: Any, elem_id: str) -> Any:
@@ -330,4 +334,4 @@ def top() -> str:
     )
 
 
-__all__ = ["CompareHandlers", "Runner", "build_compare", "read_setups"]
+__all__ = ["CompareHandlers", "build_compare", "read_setups"]

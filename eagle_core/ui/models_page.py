@@ -329,7 +329,9 @@ class ModelsHandlers:
                 time.sleep(POLL_S / 5)
 
         is_beside = fits_beside(entry, precision, this_machine())
-        self.slot.swap(lambda report: self._open_model(config, report), on_event, is_beside, wait)
+        self.slot.swap(
+            lambda report: self._open_model(config, report), on_event, is_beside, wait, config
+        )
 
     def machine(self) -> Machine:
         """This machine as it is once the model in use is let go."""

@@ -37,7 +37,18 @@ SPACE_POLICY = CONTENT_POLICY.replace(
 )
 STYLES = ("ui.css", "tokens.css", "chat.css", "race.css", "compare.css", "models.css")
 # In this order: each uses what those before it define.
-SCRIPTS = ("calm.js", "align.js", "color.js", "tokens.js", "overlay.js", "chat.js", "race.js")
+SCRIPTS = (
+    "calm.js",
+    "align.js",
+    "color.js",
+    "tokens.js",
+    "overlay.js",
+    "chat.js",
+    "links.js",
+    "race_plot.js",
+    "race_picture.js",
+    "race.js",
+)
 SYSTEM_FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "sans-serif"]
 MONO_FONTS = [
     "ui-monospace",

@@ -123,6 +123,12 @@ def milliseconds(seconds: float | None) -> str:
     return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
+def duration(seconds: float) -> str:
+    """A time to wait as people say it: 8 s, 2 min 05 s."""
+    whole = round(seconds)
+    return f"{whole} s" if whole < 60 else f"{whole // 60} min {whole % 60:02} s"
+
+
 def footer(transcript: Transcript) -> str:
     """One plain line about a finished answer."""
     stats, share = transcript.stats, transcript.accepted_share
@@ -337,6 +343,7 @@ __all__ = [
     "certificate_html",
     "chat_value",
     "details_html",
+    "duration",
     "empty_channel",
     "footer",
     "header_html",

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from eagle_core.compare import OnProgress, Race, Setup
+from eagle_core.compare import OnProgress, Prompt, Race, Setup
 from eagle_core.config import DraftConfig, GenerationConfig
 from eagle_core.differences import Difference
 from eagle_core.errors import ConfigError
@@ -81,7 +81,7 @@ class Limited:
 
     def races(
         self,
-        prompts: Sequence[str],
+        prompts: Sequence[Prompt],
         setups: Sequence[Setup],
         cancel: threading.Event,
         on_progress: OnProgress,

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
-from eagle_core.compare import OnProgress, Race, Setup, run_races
+from eagle_core.compare import OneModel, OnProgress, Prompt, Race, Setup, run_races
 from eagle_core.config import DraftConfig, GenerationConfig, LoadConfig
 from eagle_core.differences import Difference
 from eagle_core.errors import ConfigError, NoChatTemplate
@@ -44,7 +44,7 @@ def answer_seconds(_slot: int, _messages: Any, generation: GenerationConfig, _dr
     return min(LONGEST_S, STARTUP_S + math.ceil(generation.max_new_tokens / SLOW_TOK_S))
 
 
-def race_seconds(_slot: int, prompts: Sequence[str], setups: Sequence[Setup]) -> int:
+def race_seconds(_slot: int, prompts: Sequence[Prompt], setups: Sequence[Setup]) -> int:
     """Seconds of GPU that a comparison is planned with: every set-up answers every prompt."""
     n_tokens = len(prompts) * sum(setup.generation.max_new_tokens for setup in setups)
     return min(LONGEST_S, STARTUP_S + math.ceil(n_tokens / SLOW_TOK_S))
@@ -168,11 +168,13 @@ class ZeroSession:
             yield from session.chat(messages, generation, draft, cancel=Flag(flags, slot))
 
         def race(
-            slot: int, prompts: list[str], setups: list[Setup]
+            slot: int, prompts: list[Prompt], setups: list[Setup]
         ) -> Iterator[Race | SessionInfo]:
             session = pair.session()
             yield session.info
-            yield from run_races(session, prompts, setups, Flag(flags, slot), lambda *_: None)
+            yield from run_races(
+                OneModel(session), prompts, setups, Flag(flags, slot), lambda _: None
+            )
 
         self._answer = gpu(duration=answer_seconds)(answer)
         self._race = gpu(duration=race_seconds)(race)
@@ -199,7 +201,7 @@ class ZeroSession:
 
     def races(
         self,
-        prompts: Sequence[str],
+        prompts: Sequence[Prompt],
         setups: Sequence[Setup],
         cancel: threading.Event,
         on_progress: OnProgress,  # noqa: ARG002 - the protocol's

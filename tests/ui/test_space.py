@@ -16,7 +16,7 @@ from typing import Any
 import gradio as gr
 import pytest
 
-from eagle_core.compare import Setup
+from eagle_core.compare import Prompt, Setup
 from eagle_core.config import DraftConfig, GenerationConfig, LoadConfig, TreeConfig
 from eagle_core.errors import ConfigError
 from eagle_core.events import Failed, Finished, Notice, StepDone, TextDelta
@@ -198,7 +198,11 @@ def test_a_refused_gpu_is_told_with_a_next_step(slow: tuple[ZeroSession, Calls])
     assert event.message == calls.refusal
     assert "Try again" in event.hint
     with pytest.raises(ConfigError, match="quota"):
-        list(session.races(["x"], [Setup("", PLAIN, SHORT)], threading.Event(), lambda *_: None))
+        list(
+            session.races(
+                [Prompt("x")], [Setup("", PLAIN, SHORT)], threading.Event(), lambda _: None
+            )
+        )
 
 
 # ---- limits -----------------------------------------------------------------------------------------
@@ -216,7 +220,11 @@ def test_answers_within_limits() -> None:
     events = list(shared.chat(HELLO, GenerationConfig(max_new_tokens=4), PLAIN))
     assert not any(isinstance(event, Notice) for event in events)
     setups = [Setup("a", PLAIN, asked), Setup("b", EAGLE, asked)]
-    races = list(shared.races(["x", "y", "z"], setups, threading.Event(), lambda *_: None))
+    races = list(
+        shared.races(
+            [Prompt("x"), Prompt("y"), Prompt("z")], setups, threading.Event(), lambda _: None
+        )
+    )
     assert [race.prompt for race in races] == ["x", "y"]
     assert all(len(lane.token_ids) == 8 for race in races for lane in race.lanes)
 

@@ -49,6 +49,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("loading", "stops", "session_info"),
     ("session",),
     ("bench", "train", "certificate", "compare"),
+    ("race_figures", "relay"),
     ("ui", "server", "cli", "__main__"),
 )
 SAME_LAYER = {("cli", "ui"), ("cli", "server"), ("__main__", "cli")}
