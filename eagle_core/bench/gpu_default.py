@@ -58,8 +58,7 @@ def real_speedup(
 
 def tree_for(load: LoadConfig, device: str) -> TreeConfig:
     """The tree that the catalogue recommends for the base on this device; else the default."""
-    entry = catalog.lookup(load.base)
-    return entry.tree_for(device) if entry is not None else TreeConfig()
+    return catalog.default_tree(catalog.lookup(load.base), device)
 
 
 def answers(session: Any, methods: list[SessionMethod], questions: list[Question]) -> list[Row]:
