@@ -183,7 +183,10 @@ two events, `act` for what is done at once and `answer` for what makes the model
       ...turn.line.map(({ value, label, title }) =>
         make("span", { title }, make("b", { text: value }), label ? ` ${label}` : "")));
     const list = make("dl", {}, ...turn.details.flatMap(([name, value]) => [make("dt", { text: name }), make("dd", { text: value })]));
-    parts.push(make("details", { class: "stats" }, summary, list));
+    const meanings = turn.line.filter(({ label, title }) => label && title);
+    const meant = make("ul", { class: "meanings" }, ...meanings.map(({ label, title }) => make("li", {}, make("b", { text: label }), `: ${title}`)));
+    const unfold = (event) => event.target.open && event.target.scrollIntoView({ block: "nearest" });
+    parts.push(make("details", { class: "stats", on: { toggle: unfold } }, summary, list, meant));
     return parts;
   }
 
@@ -293,12 +296,34 @@ two events, `act` for what is done at once and `answer` for what makes the model
     watch(() => take(read()));
     when("#chat", (place) => new MutationObserver(schedule).observe(place, { childList: true, characterData: true, subtree: true }));
     document.addEventListener("scroll", onScroll, true);
-    let pending = 0;
-    $("#settings")?.addEventListener("change", () => {
-      clearTimeout(pending);
-      pending = setTimeout(() => state.now.is_busy || act("measure"), 400);
-    });
+    for (const name of ["change", "input"]) $("#settings")?.addEventListener(name, settingsChanged);
+    restoreSettings();
     act("start", { chat: sessionStorage.getItem("eagle-chat") });
+  }
+
+  /* ------------------------------------------------------------ settings ------------------------ */
+  let pending = 0;
+
+  function settingsChanged() {
+    /* The server checks them and says what differs from the defaults; that is what the browser keeps. */
+    clearTimeout(pending);
+    pending = setTimeout(() => (state.now.is_busy ? settingsChanged() : act("measure")), 400);
+  }
+
+  function keepSettings(settings) {
+    if (state.now.is_private) return; // a private chat leaves nothing behind
+    const preset = $("#preset input")?.value;
+    store("eagle-panel", JSON.stringify({ settings, preset }));
+  }
+
+  function restoreSettings() {
+    let kept = null;
+    try {
+      kept = JSON.parse(stored("eagle-panel"));
+    } catch {
+      /* not what this page wrote */
+    }
+    if (kept?.settings) state.send.restore({ ...kept, chat: sessionStorage.getItem("eagle-chat") });
   }
 
   function take(value) {
@@ -328,6 +353,7 @@ two events, `act` for what is done at once and `answer` for what makes the model
     }
     drawFiles(value.attachments);
     drawMeter(value.meter);
+    if (value.settings) keepSettings(value.settings);
     schedule();
   }
 
@@ -345,22 +371,34 @@ two events, `act` for what is done at once and `answer` for what makes the model
     if (!place) return;
     place.hidden = !meter;
     if (!meter) return;
-    const kept = meter.parts[2][1];
+    if (!place.firstChild) {
+      place.append(
+        make("span", { class: "track", role: "meter", "aria-label": "Context used", "aria-valuemin": 0 },
+          ...meter.parts.map((part, index) => make("span", { class: `part part-${index}` }))),
+        make("span"), make("span", { class: "kept" }));
+    }
+    const [track, words, room] = place.children;
     const left = meter.n_left_out ? `, ${meter.n_left_out} messages left out` : "";
     const text = `${meter.used.toLocaleString()} of ${meter.length.toLocaleString()} tokens${left}`;
-    const parts = meter.parts.map(([name, n]) => `${name}: ${n.toLocaleString()}`).join(", ");
     place.dataset.level = meter.n_left_out ? "full" : meter.level;
-    place.title = `Context: ${parts}`;
-    place.replaceChildren(
-      make("span", { class: "track", role: "meter", "aria-label": "Context used", "aria-valuemin": 0,
-        "aria-valuemax": meter.length, "aria-valuenow": Math.min(meter.used, meter.length), "aria-valuetext": text },
-      ...meter.parts.map(([name, n], index) => {
-        const part = make("span", { class: `part part-${index}` });
-        part.style.width = `${(100 * n) / meter.length}%`;
-        return part;
-      })),
-      make("span", { text }),
-      make("span", { class: "kept", text: `${kept.toLocaleString()} kept for the answer` }));
+    place.title = `Context: ${meter.parts.map(([name, n]) => `${name}: ${n.toLocaleString()}`).join(", ")}`;
+    track.setAttribute("aria-valuemax", meter.length);
+    track.setAttribute("aria-valuenow", Math.min(meter.used, meter.length));
+    track.setAttribute("aria-valuetext", text);
+    meter.parts.forEach(([, n], index) => (track.children[index].style.width = `${(100 * n) / meter.length}%`));
+    words.textContent = text;
+    room.textContent = `${meter.parts[2][1].toLocaleString()} kept for the answer`;
+  }
+
+  function used(nTokens) {
+    /* While an answer grows, the room that is kept for it becomes conversation. */
+    const { meter } = state.now;
+    if (!meter || nTokens <= meter.used) return;
+    const [system, , room] = meter.parts;
+    const nKept = Math.max(0, Math.min(room[1] - (nTokens - meter.used), meter.length - nTokens));
+    const level = meter.level === "ok" && nTokens >= meter.warn_at ? "high" : meter.level;
+    const parts = [system, [meter.parts[1][0], nTokens - system[1]], [room[0], nKept]];
+    drawMeter({ ...meter, used: nTokens, parts, level });
   }
 
   function attach(files) {
@@ -412,6 +450,11 @@ two events, `act` for what is done at once and `answer` for what makes the model
       const isOutside = !event.target.closest?.("#chats, #settings, [data-drawer], dialog, .options");
       if (isNarrow() && isOutside) ["chats", "settings"].forEach((name) => setDrawer(name, false));
     }, true);
+    placeDrawers();
+    matchMedia(`(max-width: ${NARROW - 1}px)`).addEventListener("change", placeDrawers);
+  }
+
+  function placeDrawers() {
     setDrawer("chats", remembered("chats", true));
     setDrawer("settings", remembered("settings", false));
   }
@@ -494,7 +537,7 @@ two events, `act` for what is done at once and `answer` for what makes the model
   }
 
   function closeMenus(target) {
-    for (const menu of $$("#chat-list .menu[open]")) {
+    for (const menu of $$("#chat-list .menu[open], #top details[open]")) {
       if (target && menu.contains(target)) continue;
       if (menu.contains(document.activeElement)) $("summary", menu).focus();
       menu.open = false;
@@ -642,6 +685,7 @@ two events, `act` for what is done at once and `answer` for what makes the model
     if (index >= 0 && rows()[index]) edit(all[index], rows()[index]);
   }
 
+  when("#main, #compare, #models", paintTheme);
   document.addEventListener("keydown", onKey, true);
-  window.eaglePage = { composer, chats, bar, peek: () => state.now };
+  window.eaglePage = { composer, chats, bar, settingsChanged, used, peek: () => state.now };
 })();

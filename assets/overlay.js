@@ -85,6 +85,7 @@ only grow. What is drawn from them is in color.js and tokens.js; a frame draws o
       say("");
     }
     newest = value;
+    if (!value.is_over) window.eaglePage?.used(value.used);
     if (value.index >= 0) take(value);
     showCounts();
     schedule();
@@ -150,10 +151,13 @@ only grow. What is drawn from them is in color.js and tokens.js; a frame draws o
     });
     root.addEventListener("change", (event) => {
       if (!event.target.matches("[data-colors]")) return;
-      color.isColored = event.target.checked;
-      document.body.dataset.colors = color.isColored ? "on" : "off";
-      schedule();
+      setColored(event.target.checked);
+      keep("eagle-colors", event.target.checked ? "on" : "off");
     });
+    if (kept("eagle-colors") === "off") {
+      root.querySelector("[data-colors]").checked = false;
+      setColored(false);
+    }
     if (!color.canPaint) {
       const note = root.querySelector(".plain-note");
       note.hidden = false;
@@ -162,13 +166,38 @@ only grow. What is drawn from them is in color.js and tokens.js; a frame draws o
     watchChat();
   }
 
+  function setColored(isColored) {
+    color.isColored = isColored;
+    document.body.dataset.colors = isColored ? "on" : "off";
+    schedule();
+  }
+
+  function kept(name) {
+    try {
+      return localStorage.getItem(name);
+    } catch {
+      return null; // a browser that keeps nothing
+    }
+  }
+
+  function keep(name, value) {
+    try {
+      localStorage.setItem(name, value);
+    } catch {
+      /* a browser that keeps nothing */
+    }
+  }
+
   function watchChat() {
     const place = document.getElementById("chat");
     if (!place) {
       setTimeout(watchChat, 100);
       return;
     }
-    const quiet = () => place.querySelector('[role="log"][aria-live="polite"]')?.setAttribute("aria-live", "off");
+    const quiet = () => {
+      place.querySelector('[role="log"][aria-live="polite"]')?.setAttribute("aria-live", "off");
+      place.querySelector('.examples[role="list"]')?.setAttribute("role", "group"); // its buttons are no list's items
+    };
     new MutationObserver((records) => {
       const last = [...messages()].pop();
       isStale ||= records.some(({ target }) => !last?.contains(target));
@@ -216,7 +245,7 @@ only grow. What is drawn from them is in color.js and tokens.js; a frame draws o
   });
 
   function restore(id, past) {
-    /* The answers of a chat that came into view: their texts and origins are known, their tokens are not. */
+    /* The answers of a chat that came into view: their texts and origins are known, steps and probabilities are not. */
     for (const index of [...answers.keys()]) drop(index);
     chat = id;
     isStale = true;
@@ -225,7 +254,7 @@ only grow. What is drawn from them is in color.js and tokens.js; a frame draws o
       const marks = color.createMarks();
       color.take(marks, text, runs);
       answers.set(index, {
-        serial, text, prompt, marks, lines: "", tokens: [], counts: { d: counts[0], t: counts[1] }, footer: "", isOver: true,
+        serial, text, prompt, runs, marks, lines: "", tokens: [], counts: { d: counts[0], t: counts[1] }, footer: "", isOver: true,
       });
     }
     showCounts();

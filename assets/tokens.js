@@ -1,11 +1,13 @@
-/* The exact Tokens view: every token with its step, depth, node and probabilities. Model text enters the page through
-textContent only. Tokens are drawn once; a line of text is one block, so that a new token lays out one line. */
+/* The exact Tokens view: every token with its step, depth, node and probabilities. Of an answer from the history the origins
+are kept: its runs stand where tokens would. Model text enters the page through textContent only. Tokens are drawn once; a
+line of text is one block, so that a new token lays out one line. */
 (() => {
   "use strict";
 
   const MAX_PER_FRAME = 600; // tokens drawn at once, so that a long answer does not block the page
   const firsts = new WeakMap(); // a step's part in a later line -> its part in the first one
   const facts = new WeakMap(); // element -> [id, origin, depth, step, probability, text, node, draft probability]
+  const ORIGINS = { d: "drafted", t: "by the model" };
 
   function element(name, className, text = "") {
     const made = document.createElement(name);
@@ -26,7 +28,6 @@ textContent only. Tokens are drawn once; a line of text is one block, so that a 
       return false;
     }
     host.querySelector(":scope > .muted")?.remove();
-    noteOld(host, [...answers.values()].some((answer) => !answer.tokens.length));
     const isAtEnd = host.scrollHeight - host.scrollTop - host.clientHeight < 60;
     let room = MAX_PER_FRAME;
     for (const [index, answer] of [...answers].sort((a, b) => a[0] - b[0])) {
@@ -34,16 +35,6 @@ textContent only. Tokens are drawn once; a line of text is one block, so that a 
     }
     if (isAtEnd) host.scrollTop = host.scrollHeight;
     return room <= 0;
-  }
-
-  function noteOld(host, hasOld) {
-    /* Of an answer from the history only the text and the origins are kept. */
-    const old = host.querySelector(":scope > .old-note");
-    if (!hasOld) old?.remove();
-    else if (!old) {
-      const text = "Steps and probabilities of older answers are not kept. The Chat view still colors their drafted words.";
-      host.prepend(element("p", "old-note", text));
-    }
   }
 
   function sectionOf(host, index, answer) {
@@ -65,8 +56,8 @@ textContent only. Tokens are drawn once; a line of text is one block, so that a 
   }
 
   function drawAnswer(host, index, answer, room) {
-    if (!answer.tokens.length) return 0;
     const section = sectionOf(host, index, answer);
+    if (!answer.tokens.length) return answer.runs === undefined ? 0 : drawRuns(section, index, answer, room);
     const [title, flow] = section.children;
     const nSteps = answer.tokens.length ? answer.tokens[answer.tokens.length - 1][3] : 0;
     const text =
@@ -78,6 +69,35 @@ textContent only. Tokens are drawn once; a line of text is one block, so that a 
     for (const token of more) drawToken(flow, token);
     section.dataset.drawn = nDrawn + more.length;
     return more.length;
+  }
+
+  function drawRuns(section, index, answer, room) {
+    /* An answer from the history: a group for each run of one origin. Text without a known origin is the model's. */
+    const [title, flow] = section.children;
+    if (title.textContent === "") {
+      const { d, t } = answer.counts;
+      const counts = d + t ? `${d + t} tokens, ${d} drafted, ${t} by the model; ` : "";
+      title.textContent = `Answer ${index + 1}: ${counts}steps and probabilities are not kept`;
+      answer.parts = partsOf(answer);
+    }
+    const nDrawn = Number(section.dataset.drawn);
+    const more = answer.parts.slice(nDrawn, nDrawn + Math.max(room, 0));
+    for (const part of more) drawToken(flow, part);
+    section.dataset.drawn = nDrawn + more.length;
+    return more.length;
+  }
+
+  function partsOf({ text, runs }) {
+    /* The runs as tokens without figures, cut after line ends. */
+    const parts = [];
+    let start = 0;
+    const add = (origin, end) => {
+      for (const line of text.slice(start, end).match(/[^\n]*\n|[^\n]+/g) || []) parts.push([null, origin, null, null, null, line]);
+      start = end;
+    };
+    for (const run of runs ? runs.split(",") : []) add(run[0], start + Number(run.slice(1)));
+    if (start < text.length) add("t", text.length);
+    return parts.map((part, index) => part.with(3, -1 - index)); // each its own group
   }
 
   function drawToken(flow, token) {
@@ -92,7 +112,7 @@ textContent only. Tokens are drawn once; a line of text is one block, so that a 
     let group = line.lastElementChild;
     if (!group || group.dataset.step !== String(step)) {
       const before = endsLine && facts.get(last)[3] === step ? last.parentElement : null;
-      group = element("span", before ? "step continued" : "step");
+      group = element("span", token[0] === null ? "step old" : before ? "step continued" : "step");
       group.dataset.step = step;
       if (before) firsts.set(group, firsts.get(before) ?? before);
       line.append(group);
@@ -109,6 +129,7 @@ textContent only. Tokens are drawn once; a line of text is one block, so that a 
   const share = (value) => (value === null || value === undefined ? "unknown" : Number(value).toFixed(3));
 
   function describe([id, origin, depth, step, probability, , node, draftProbability]) {
+    if (id === null) return `${ORIGINS[origin]} · the step and probabilities of older answers are not kept`;
     const where = step === 0 ? "prefill" : `step ${step}`;
     if (origin !== "d") return `by the model · ${where} · model p = ${share(probability)} · id ${id}`;
     const place = node === null || node === undefined ? "" : ` · node ${node}`;

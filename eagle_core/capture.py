@@ -1,4 +1,6 @@
-"""Hidden states between a decoder's layers, caught by hooks while it runs; nothing of the model is changed.
+"""Hooks between a decoder's layers while it runs: hidden states are caught there, and Stop is seen.
+
+Nothing of the model is changed.
 
 State i is the residual stream after i layers: 0 is the embedding, L the last layer's raw output, before the
 final norm. (transformers' own ``hidden_states[L]`` is the normed one; all others are the same.)
@@ -6,13 +8,13 @@ final norm. (transformers' own ``hidden_states[L]`` is the normed one; all other
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
 
-from eagle_core.errors import IncompatibleHead
+from eagle_core.errors import Cancelled, IncompatibleHead
 
 
 def decoder_layers(decoder: nn.Module, n_layers: int) -> nn.ModuleList:
@@ -70,4 +72,31 @@ def captured_states(layers: nn.ModuleList, states: Sequence[int]) -> Iterator[di
             handle.remove()
 
 
-__all__ = ["captured_states", "check_states", "decoder_layers"]
+@contextmanager
+def interruptible(
+    decoder: nn.Module, n_layers: int, is_cancelled: Callable[[], bool]
+) -> Iterator[None]:
+    """Forwards inside the block end before their next layer once ``is_cancelled``.
+
+    A long prompt's forward takes seconds where the machine is slow, one of its layers a small part of that. A
+    decoder whose layers are not in one list runs to its end.
+    Raises: Cancelled; what the forward has written into a cache by then was not committed.
+    """
+
+    def check(*_: Any) -> None:
+        if is_cancelled():
+            raise Cancelled("the request was stopped")
+
+    try:
+        layers = decoder_layers(decoder, n_layers)
+    except IncompatibleHead:
+        layers = nn.ModuleList()
+    handles = [layer.register_forward_pre_hook(check) for layer in layers]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+__all__ = ["captured_states", "check_states", "decoder_layers", "interruptible"]

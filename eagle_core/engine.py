@@ -20,9 +20,10 @@ import torch
 from torch import Tensor
 
 from eagle_core.cache import KVCache
+from eagle_core.capture import interruptible
 from eagle_core.config import DrafterName, GenerationConfig, Rule, TreeConfig
 from eagle_core.drafters.base import Budget, Drafter, SamplingDrafter
-from eagle_core.errors import ConfigError, ContextOverflow, DraftError
+from eagle_core.errors import Cancelled, ConfigError, ContextOverflow, DraftError
 from eagle_core.events import (
     Event,
     Finished,
@@ -44,7 +45,7 @@ from eagle_core.verify import Verdict, verify
 
 logger = logging.getLogger(__name__)
 
-PREFILL_CHUNK = 256  # prompt tokens per forward: about 0.3 s on two cores, so Stop stays quick
+PREFILL_CHUNK = 256  # prompt tokens per forward; Stop is seen between its layers
 NO_TREE = TreeView((), ())
 
 # Reads tokens that are about to be kept, each of the answer's once and in order, and says how many of them
@@ -392,20 +393,23 @@ class _Request:
         begin = self._clock()
         ids = torch.tensor(prompt_ids, device=self._target.device)  # [T]
         while self._cache.length < len(prompt_ids) and not is_cancelled():
-            self._read_chunk(ids)
+            self._read_chunk(ids, is_cancelled)
             self.stats.add_prefill(self._clock() - begin)
             yield self._cache.length
 
     @torch.inference_mode()
-    def _read_chunk(self, ids: Tensor) -> None:
-        """Commit the next chunk of the prompt ([T]) to both caches; at its end, choose a token."""
+    def _read_chunk(self, ids: Tensor, is_cancelled: Callable[[], bool]) -> None:
+        """Commit the next chunk of the prompt ([T]) to both caches or to none; at its end, choose a token."""
         length = self._cache.length
         end = min(length + PREFILL_CHUNK, ids.shape[0])
         try:
-            output = self._target.prefill_chunk(ids[length:end], self._cache)
+            with interruptible(self._target.model, self._target.n_layers, is_cancelled):
+                output = self._target.prefill_chunk(ids[length:end], self._cache)
             next_token = ids[end] if end < ids.shape[0] else self._choose_first(output.logits, end)
             # Copies: what a drafter does to its arguments must not reach the prompt.
             self._drafter.commit(ids[length:end].clone(), output.features, next_token.clone())
+        except Cancelled:
+            _level(self._cache, self._drafter, length)
         except BaseException:
             _level(self._cache, self._drafter, length)
             raise

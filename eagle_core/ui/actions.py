@@ -17,9 +17,9 @@ import gradio as gr
 
 from eagle_core.errors import ConfigError, EagleError, HistoryError, StaleConversation
 from eagle_core.history import Conversation, Message, from_json, from_markdown, to_json, to_markdown
-from eagle_core.ui import presets, render
+from eagle_core.ui import kept_settings, presets, render
 from eagle_core.ui.attachments import MAX_FILES, read_attachment
-from eagle_core.ui.controls import Settings, read_settings
+from eagle_core.ui.controls import NAMES, Settings, default_values, read_settings
 from eagle_core.ui.frames import Frame, error_notice, idle_box
 from eagle_core.ui.handlers import Handlers, tab_of
 from eagle_core.ui.rooms import Room
@@ -33,11 +33,15 @@ MAX_TAG = 30
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What the page's script asks for. ``settings`` is None while the panel holds something wrong."""
+    """What the page's script asks for.
+
+    ``kept`` is what the browser keeps of the panel. Both are None while the panel holds something wrong.
+    """
 
     room: Room
     data: dict[str, Any]
     settings: Settings | None
+    kept: dict[str, Any] | None = None
 
 
 class Actions:
@@ -64,7 +68,7 @@ class Actions:
             return Frame(notice=render.notice_html("error", "The page asked for something unknown.",
                                                    "Reload it.")).updates()  # fmt: skip
         try:
-            ask = Ask(room, data, read_settings(values))
+            ask = Ask(room, data, read_settings(values), kept_settings.changed(values))
         except ConfigError:
             ask = Ask(room, data, None)
         try:
@@ -253,8 +257,10 @@ class Actions:
         return self._stated(ask)
 
     def measure(self, ask: Ask) -> Frame:
-        """Show the context's use for the settings as they are now."""
-        return self._stated(ask)
+        """Show the context's use for the settings as they are now, and let the browser keep them."""
+        frame = self._stated(ask)
+        frame.state["settings"] = ask.kept
+        return frame
 
     # ---- presets, events of their own components -----------------------------------------------------------
 
@@ -266,6 +272,23 @@ class Actions:
         kept = presets.kept_settings(preset.settings)
         settings = [kept.get(key, gr.skip()) for key in presets.KEPT_SETTINGS]
         return preset.system_prompt, *settings
+
+    def restore(self, event: gr.EventData) -> tuple[Any, ...]:
+        """The settings that the browser kept, for the panel and the preset's field.
+
+        The system prompt of a chat that comes back with the page is the chat's own.
+        """
+        data = event._data or {}
+        stored = data.get("settings")
+        values = kept_settings.restored(stored if isinstance(stored, dict) else {})
+        prompt = gr.skip() if data.get("chat") else values["system_prompt"]
+        preset = data.get("preset")
+        name = preset[: presets.MAX_NAME] if isinstance(preset, str) and preset else gr.skip()
+        return *({**values, "system_prompt": prompt}[key] for key in NAMES), name
+
+    def reset(self) -> tuple[Any, ...]:
+        """The defaults, for the panel and the preset's field."""
+        return *default_values().values(), presets.NO_PRESET
 
     def save_preset(self, name: str, request: gr.Request, *values: Any) -> tuple[Any, Any]:
         """Keep the panel's settings under a name."""

@@ -35,13 +35,15 @@ const show = () => window.eagleChat && window.eagleChat.update(props.value);
 watch('value', show);
 show();
 """
-# The page's script tells the server what to do through these two events; their data says what.
+# The page's script tells the server what to do through these three events; their data says what.
 ON_COMPOSER = """
 window.eaglePage.composer(element, () => props.value, (then) => watch('value', then), {
   act: (data) => trigger('act', data),
   answer: (data) => trigger('answer', data),
+  restore: (data) => trigger('restore', data),
 });
 """
+SETTINGS_CHANGED = "() => { window.eaglePage.settingsChanged(); }"
 ON_BAR = "window.eaglePage.bar(element);"
 ON_CHATS = "window.eaglePage.chats(element, () => props.value, (then) => watch('value', then));"
 
@@ -119,10 +121,13 @@ def wire_actions(
     """Events that are done at once."""
     quick: dict[str, Any] = {"queue": False, "trigger_mode": "multiple", **PRIVATE}
     composer.act(actions.act, panel.controls, outputs, **quick)
+    settings = [*panel.controls, panel.preset]
+    composer.restore(actions.restore, None, settings, **quick).then(None, js=SETTINGS_CHANGED)
+    panel.reset.click(actions.reset, None, settings, **quick).then(None, js=SETTINGS_CHANGED)
     kept = [panel.by_name[name] for name in presets.KEPT_SETTINGS]
     panel.preset.select(
         actions.choose_preset, panel.preset, [panel.by_name["system_prompt"], *kept], **quick
-    )
+    ).then(None, js=SETTINGS_CHANGED)
     panel.save_preset.click(
         actions.save_preset, [panel.preset, *panel.controls], [panel.preset, notice], **quick
     )

@@ -86,6 +86,7 @@ class Panel:
     save_preset: Any
     delete_preset: Any
     reproducible: Any
+    reset: Any
 
 
 def build_controls() -> Panel:
@@ -93,7 +94,7 @@ def build_controls() -> Panel:
     generation = specs(GenerationConfig)
     with gr.Group(elem_classes="panel"):
         drafting = gr.Checkbox(
-            value=DraftConfig().drafter == "eagle",
+            value=default_values()["drafting"],
             label="EAGLE drafting",
             info="Faster; the answer stays the same. Off: plain decoding.",
             elem_id="drafting",
@@ -114,6 +115,7 @@ def build_controls() -> Panel:
             save_preset = gr.Button("Save preset", size="sm", elem_id="save-preset")
             delete_preset = gr.Button("Delete preset", size="sm", elem_id="delete-preset")
         system_prompt = gr.Textbox(
+            value=default_values()["system_prompt"],
             label="System prompt",
             info="Sent before the conversation. Empty: none.",
             lines=2,
@@ -126,6 +128,8 @@ def build_controls() -> Panel:
         shape = [make_control(tree[name]) for name in TREE_FIELDS]
     with gr.Accordion("Advanced sampling", open=False, elem_classes="panel"):
         advanced = [make_control(generation[name]) for name in ADVANCED_FIELDS]
+    reset = gr.Button("Reset settings", size="sm", elem_id="reset-settings")
+    # In the order of NAMES.
     controls = [drafting, *answer, system_prompt, *shape, *advanced, overflow]
     return Panel(
         controls,
@@ -134,7 +138,27 @@ def build_controls() -> Panel:
         save_preset,
         delete_preset,
         reproducible,
+        reset,
     )
+
+
+def default_values() -> dict[str, Any]:
+    """What every control shows at first, by name."""
+    values = {
+        name: initial(spec)
+        for config in (GenerationConfig, TreeConfig, ChatConfig)
+        for name, spec in specs(config).items()
+        if name in NAMES
+    }
+    values |= {"drafting": DraftConfig().drafter == "eagle", "system_prompt": ""}
+    return {name: values[name] for name in NAMES}
+
+
+def initial(spec: dataclasses.Field[Any]) -> Any:
+    """A field's default as its control shows it: an empty text stands for none."""
+    default = cast("Any", spec.default)
+    has_own = spec.metadata.keys() & {"choices", "min"} or isinstance(default, bool)
+    return default if has_own else default or ""
 
 
 def read_settings(values: Sequence[Any]) -> Settings:
@@ -193,7 +217,7 @@ def specs(config: type[Any]) -> dict[str, dataclasses.Field[Any]]:
 
 def make_control(spec: dataclasses.Field[Any]) -> Any:
     """The control that fits a field's default and limits."""
-    limits, default = spec.metadata, cast("Any", spec.default)
+    limits, default = spec.metadata, initial(spec)
     common: dict[str, Any] = {
         "label": LABELS[spec.name],
         "info": limits["help"],
@@ -206,7 +230,7 @@ def make_control(spec: dataclasses.Field[Any]) -> Any:
     if "min" not in limits:
         n_lines = 2 if limits.get("repeats") else 1
         common |= {"placeholder": EXAMPLES[spec.name], "lines": n_lines, "max_lines": 4 * n_lines}
-        return gr.Textbox(value=default or "", **common)
+        return gr.Textbox(value=default, **common)
     (low, high), step = limits_of(spec), limits.get("step", 1)
     if (high - low) / step <= MAX_SLIDER_STOPS:
         precision = 0 if isinstance(default, int) else None
@@ -221,4 +245,7 @@ def make_control(spec: dataclasses.Field[Any]) -> Any:
     )
 
 
-__all__ = ["Panel", "Settings", "build_controls", "make_control", "read_settings", "specs"]
+__all__ = [
+    "NAMES", "Panel", "Settings", "build_controls", "default_values", "make_control", "read_settings",
+    "specs",
+]  # fmt: skip

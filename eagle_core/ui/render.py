@@ -94,6 +94,7 @@ def side_channel(
         "chat": chat_id,
         "index": index,
         "is_over": transcript.is_over,
+        "used": transcript.n_prompt_tokens + len(transcript.tokens),
         "prompt": prompt,
         "text": transcript.text,
         "runs": utf16_runs(transcript.text, transcript.spans),
@@ -284,34 +285,36 @@ def opening_html(opening: Opening) -> str:
 
 def header_html(info: SessionInfo | None, certificate: Certificate | None = None) -> str:
     """The title line: name, what is loaded, and what the last verification found."""
-    chips = badge = ""
+    chips = badge = why_chips = ""
     if info is not None:
         head = f" + {info.n_head_parameters / 1e6:.0f}M head" if info.head else ", no draft head"
         model = f"{info.n_parameters / 1e6:.0f}M{head}"
         precision = info.dtype if info.quantization == "none" else info.quantization
         names = [info.base.rstrip("/").rsplit("/", 1)[-1], model, f"{precision} on {info.device}"]
         chips = "".join(f'<span class="chip">{escape(name)}</span>' for name in names)
-        if info.drafting_reason:
-            chips += (
-                f'<span class="chip" title="{escape(info.drafting_reason)}">'
-                f"drafting: {escape(info.drafting)}</span>"
-            )
-        for label, why in (
+        reasons = (
+            (f"drafting: {info.drafting}", info.drafting_reason),
             ("answers may part", info.rounding_reason),
             ("note", info.precision_note),
-        ):
-            if why:
-                chips += f'<span class="chip" title="{escape(why)}">{label}</span>'
+        )
+        why_chips = "".join(why_html(label, why) for label, why in reasons if why)
         badge = certificate_html(certificate)
-    return f'<div class="header"><h1>EAGLE chat</h1><div class="chips">{chips}</div>{badge}</div>'
+    return f'<div class="header"><h1>EAGLE chat</h1><div class="chips">{chips}</div>{why_chips}{badge}</div>'
+
+
+def why_html(label: str, why: str) -> str:
+    """A chip that unfolds its reason; a mere tooltip would need a mouse."""
+    summary = f'<summary class="chip">{escape(label)}</summary>'
+    return f'<details class="why">{summary}<p>{escape(why)}</p></details>'
 
 
 def certificate_html(certificate: Certificate | None) -> str:
     """A badge with the last verification; its figures unfold."""
     if certificate is None:
         return (
-            '<span class="chip verified" data-state="none">not verified yet: run '
-            "<code>eagle-chat verify</code></span>"
+            '<details class="verified" data-state="none"><summary class="chip">not verified</summary>'
+            "<p>This set-up is not verified yet: run <code>eagle-chat verify</code>. It checks that answers "
+            "are the ones of plain decoding.</p></details>"
         )
     n_failed = sum(not check.passed for check in certificate.checks)
     day = certificate.created[:10]

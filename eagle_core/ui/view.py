@@ -180,6 +180,7 @@ def meter_view(shown_fit: Fit, n_left_out: int) -> dict[str, Any]:
             ["conversation", n_chat],
             ["kept for the answer", min(shown_fit.n_reserved, max(length - shown_fit.n_tokens, 0))],
         ],
+        "warn_at": round(WARN_SHARE * length),
         "level": "full" if is_over else "high" if shown_fit.share >= WARN_SHARE else "ok",
         "n_left_out": n_left_out,
     }

@@ -80,6 +80,7 @@ class FakeSession:
         self.freed_at = 0.0
         self._turn = threading.Condition()
         self._waiting: list[object] = []
+        self._ids: dict[str, int] = {}
         self._pieces: dict[int, str] = {}
 
     def count_tokens(self, messages: Sequence[Any]) -> int:
@@ -223,7 +224,7 @@ class FakeSession:
         yield finished(reason, n_prompt, tuple(ids), stats, time.monotonic() - start)
 
     def _id(self, piece: str) -> int:
-        token_id = hash(piece) % 49152
+        token_id = self._ids.setdefault(piece, len(self._ids))
         self._pieces[token_id] = piece
         return token_id
 

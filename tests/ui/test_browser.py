@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -13,32 +11,25 @@ import pytest
 
 from eagle_core.history import SqliteHistory
 from eagle_core.ui import launch
+from tests.support.browser import (
+    BOX,
+    MARKS,
+    PAINTED_TEXT,
+    drawn,
+    n_painted,
+    ready,
+    report,
+    send,
+    settled,
+    talk,
+    wait_free,
+)
 from tests.support.fake_session import FakeSession
 from tests.support.nasty_markdown import ATTACK, CORPUS
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.timeout(300),
-    # Gradio's own bookkeeping, and sockets that a closing browser leaves to the event loop.
-    pytest.mark.filterwarnings("ignore:.*no_silent_downcasting.*"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-]
+pytestmark = MARKS
 
-sync_api = pytest.importorskip("playwright.sync_api")
-
-BOX = "#box textarea"
 LONG = "This answer goes on and on, word after word. " * 60
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    executable = shutil.which("chromium") or os.environ.get("CHROMIUM")
-    with sync_api.sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
-        yield running
-        running.close()
 
 
 @pytest.fixture(scope="module")
@@ -51,67 +42,13 @@ def session() -> FakeSession:
 def url(session: FakeSession) -> Iterator[str]:
     history = SqliteHistory(None)
     app = launch(session, open_browser=False, prevent_thread_lock=True, history=history)  # type: ignore[arg-type]
-    yield app.local_url
+    yield str(app.local_url)
     app.close()
-
-
-@pytest.fixture
-def open_page(browser: Any, url: str) -> Iterator[Any]:
-    contexts = []
-
-    def make(**options: Any) -> Any:
-        context = browser.new_context(viewport={"width": 1280, "height": 860}, **options)
-        contexts.append(context)
-        page = context.new_page()
-        page.set_default_timeout(60_000)
-        page.foreign, page.errors = [], []
-        page.on("request", lambda r: None if is_local(r.url, url) else page.foreign.append(r.url))
-        page.on("pageerror", lambda error: page.errors.append(str(error)))
-        page.goto(url)
-        page.wait_for_selector(f"{BOX}:not([disabled])")
-        page.wait_for_function("document.body.dataset.view === 'chat'")
-        return page
-
-    yield make
-    for context in contexts:
-        context.close()
-
-
-def is_local(address: str, url: str) -> bool:
-    return address.startswith((url, "data:", "blob:"))
-
-
-def send(page: Any, text: str) -> None:
-    page.fill(BOX, text)
-    page.press(BOX, "Enter")
-
-
-def wait_done(page: Any, n_answers: int = 1) -> None:
-    page.wait_for_function(
-        "([selector, n]) => document.querySelectorAll(selector).length >= n",
-        arg=["#chat .message.bot[data-footer]:not([data-footer=''])", n_answers],
-    )
-    page.wait_for_selector("#box .submit-button")
-    page.wait_for_function("!window.eaglePage.peek().is_busy")
-    page.wait_for_timeout(150)
-
-
-def report(page: Any) -> Any:
-    return page.evaluate("window.eagleChat.report()")
-
-
-def n_painted(page: Any) -> int:
-    return int(page.evaluate("CSS.highlights.get('eagle-draft')?.size ?? 0"))
-
-
-PAINTED_TEXT = """() => [...(CSS.highlights.get('eagle-draft') ?? [])].map(r =>
-    r.startContainer.nodeValue.slice(r.startOffset, r.endOffset)).join('')"""
 
 
 def test_an_answer_is_colored_and_measured(open_page: Any, session: FakeSession) -> None:
     page = open_page()
-    send(page, "code")
-    wait_done(page)
+    talk(page, "code")
     (answer,) = report(page)
     assert answer["isPainted"]
     assert answer["matched"] == answer["total"] > 0
@@ -132,8 +69,7 @@ def test_an_answer_is_colored_and_measured(open_page: Any, session: FakeSession)
 
 def test_tokens_view_is_exact(open_page: Any) -> None:
     page = open_page()
-    send(page, "emoji")
-    wait_done(page)
+    talk(page, "emoji")
     page.click("#views button[data-view=tokens]")
     text = page.evaluate("document.querySelector('#tokens .flow').textContent")
     assert text.replace("↵\n", "\n") == CORPUS["emoji"]
@@ -157,16 +93,13 @@ def test_live_figures_and_stop(open_page: Any, session: FakeSession) -> None:
     page.fill("#seed input", "3")  # settings stay usable while an answer streams
     started_s = time.monotonic()
     page.evaluate("document.querySelector('#box .stop-button').click()")
-    while session.is_busy:
-        assert time.monotonic() - started_s < 3
-        time.sleep(0.01)
+    wait_free(session)
     assert session.freed_at - started_s < 0.5
-    wait_done(page)
+    settled(page)
     footer = page.locator("#chat .message.bot").get_attribute("data-footer")
     assert footer.endswith("stopped")
     assert "stopped" in page.inner_text("#status")
-    send(page, "again")
-    wait_done(page, 2)
+    talk(page, "again")
     assert [message["role"] for message in session.seen[-1]] == ["user", "assistant", "user"]
     assert session.generations[-1][0].seed == 3
 
@@ -176,7 +109,7 @@ def test_escape_stops(open_page: Any, session: FakeSession) -> None:
     send(page, "long")
     page.wait_for_selector("#chat .message.bot")
     page.keyboard.press("Escape")
-    wait_done(page)
+    settled(page)
     assert not session.is_busy
 
 
@@ -185,11 +118,8 @@ def test_a_closed_tab_frees_the_engine(open_page: Any, session: FakeSession) -> 
     send(page, "long")
     page.wait_for_selector("#chat .message.bot")
     assert session.is_busy
-    closed_s = time.monotonic()
     page.close()
-    while session.is_busy:
-        assert time.monotonic() - closed_s < 5
-        time.sleep(0.02)
+    wait_free(session)
 
 
 def test_a_second_user_waits_and_never_mixes(open_page: Any, session: FakeSession) -> None:
@@ -199,8 +129,8 @@ def test_a_second_user_waits_and_never_mixes(open_page: Any, session: FakeSessio
     send(second, "plain")
     second.wait_for_selector("#status >> text=Waiting: 1 request ahead")
     first.click("#box .stop-button")
-    wait_done(first)
-    wait_done(second)
+    settled(first)
+    settled(second)
     assert "Another line" in second.inner_text("#chat")
     assert "Another line" not in first.inner_text("#chat")
     assert len(session.seen[-1]) == 1
@@ -212,26 +142,23 @@ def test_new_chat_while_streaming(open_page: Any, session: FakeSession) -> None:
     page.wait_for_selector("#chat .message.bot")
     page.click("#new-chat")
     page.wait_for_selector("#chat .example")
-    page.wait_for_timeout(1200)
+    wait_free(session)
+    page.wait_for_selector("#box .submit-button")
+    drawn(page)
     assert page.locator("#chat .message.bot").count() == 0
-    assert not session.is_busy
-    send(page, "plain")
-    wait_done(page)
+    talk(page, "plain")
     assert page.locator("#chat .message.bot").count() == 1
     assert len(session.seen[-1]) == 1
 
 
 def test_regenerate(open_page: Any, session: FakeSession) -> None:
     page = open_page()
-    send(page, "plain")
-    wait_done(page)
+    talk(page, "plain")
     n_requests = len(session.seen)
     page.click("#chat .bot-row [aria-label=Regenerate]")
-    page.wait_for_function("document.querySelector('#status').innerText.includes('Done')")
-    wait_done(page)
-    while len(session.seen) == n_requests:
-        time.sleep(0.02)
-    wait_done(page)
+    page.wait_for_function("window.eaglePage.peek().turns[1]?.n_versions === 2")
+    settled(page)
+    assert len(session.seen) == n_requests + 1
     assert [message["content"] for message in session.seen[-1]] == ["plain"]
     assert page.locator("#chat .message.bot").count() == 1
 
@@ -239,7 +166,8 @@ def test_regenerate(open_page: Any, session: FakeSession) -> None:
 def test_an_example_is_sent(open_page: Any, session: FakeSession) -> None:
     page = open_page()
     page.locator("#chat .example").first.click()
-    wait_done(page)
+    page.wait_for_function("window.eaglePage.peek().turns.length === 2")
+    settled(page)
     assert "lighthouse" in session.seen[-1][-1]["content"]
 
 
@@ -254,17 +182,15 @@ def test_nothing_and_too_much(open_page: Any, session: FakeSession) -> None:
     page.wait_for_selector("#notice >> text=Shorten the message")
     page.wait_for_selector("#box .submit-button")
     assert page.input_value(BOX) == long
-    send(page, "plain")
-    wait_done(page)
+    talk(page, "plain")
     assert page.locator("#notice .notice").count() == 0
 
 
 def test_attacks_stay_text(open_page: Any) -> None:
     page = open_page()
-    send(page, "attack")
-    wait_done(page)
+    talk(page, "attack")
     page.click("#views button[data-view=tokens]")
-    page.wait_for_timeout(300)
+    page.wait_for_selector("#tokens .token-t")
     page.click("#views button[data-view=chat]")
     assert page.evaluate("window.hacked") is None
     assert page.locator("#chat .md img").count() == 0
@@ -284,8 +210,7 @@ def test_attacks_stay_text(open_page: Any) -> None:
 @pytest.mark.parametrize("name", list(CORPUS))
 def test_nasty_markdown(open_page: Any, name: str) -> None:
     page = open_page()
-    send(page, name)
-    wait_done(page)
+    talk(page, name)
     (answer,) = report(page)
     ratio = answer["matched"] / answer["total"]
     assert answer["isPainted"] == (ratio >= 0.98)
@@ -314,10 +239,9 @@ def test_dark_and_narrow(open_page: Any) -> None:
     assert page.evaluate("document.body.classList.contains('dark')")
     page.set_viewport_size({"width": 390, "height": 844})
     page.reload()
-    page.wait_for_selector(f"{BOX}:not([disabled])")
+    ready(page)
     page.wait_for_function("document.body.dataset.chats === 'closed'")
-    send(page, "table")
-    wait_done(page)
+    talk(page, "table")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     box = page.locator("#box").bounding_box()
     assert box["y"] + box["height"] <= 844
@@ -346,33 +270,3 @@ def test_loading_is_shown_and_failure_explained(browser: Any) -> None:
     finally:
         page.close()
         app.close()
-
-
-@pytest.mark.slow
-def test_the_default_model_answers(browser: Any) -> None:
-    from eagle_core.config import LoadConfig
-    from eagle_core.errors import EagleError
-    from eagle_core.session import Session
-
-    try:
-        session = Session.open(LoadConfig(offline=True))
-    except EagleError as error:
-        pytest.skip(f"the default model is not on this machine: {error.message}")
-    history = SqliteHistory(None)
-    app = launch(session, open_browser=False, prevent_thread_lock=True, history=history)
-    page = browser.new_page()
-    page.set_default_timeout(120_000)
-    try:
-        page.goto(app.local_url)
-        page.wait_for_selector(f"{BOX}:not([disabled])")
-        page.click("[data-drawer=settings]")
-        page.fill("#max-new-tokens input", "48")
-        send(page, "What is the capital of France?")
-        wait_done(page)
-        (answer,) = report(page)
-        assert answer["isPainted"]
-        assert answer["counts"]["d"] + answer["counts"]["t"] > 3
-    finally:
-        page.close()
-        app.close()
-        session.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,34 +14,16 @@ from eagle_core import own_models
 from eagle_core.config import LoadConfig
 from eagle_core.history import SqliteHistory
 from eagle_core.ui import launch
+from tests.support.browser import MARKS
 from tests.support.fake_session import FakeSession
 from tests.support.hub_server import HubServer
 from tests.support.loopback import Files, serving, tiny_pair
 from tests.support.page_checks import CONTRAST, UNNAMED
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.timeout(300),
-    # Gradio's own bookkeeping, and sockets that a closing browser leaves to the event loop.
-    pytest.mark.filterwarnings("ignore:.*no_silent_downcasting.*"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-]
-
-sync_api = pytest.importorskip("playwright.sync_api")
+pytestmark = MARKS
 
 SLOW = (1024, 0.1)  # 10 KB in a second
 TOKEN = "hf_secretsecret"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    executable = shutil.which("chromium") or os.environ.get("CHROMIUM")
-    with sync_api.sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
-        yield running
-        running.close()
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,22 +14,14 @@ from eagle_core.config import DEFAULT_BASE
 from eagle_core.fit import Machine
 from eagle_core.history import SqliteHistory
 from eagle_core.ui import launch, models_page
+from tests.support.browser import MARKS
 from tests.support.fake_session import FakeSession
 from tests.support.hub_server import HubServer
 from tests.support.loopback import serving, tiny_pair
 from tests.support.page_checks import CONTRAST, UNNAMED
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.timeout(300),
-    # Gradio's own bookkeeping, and sockets that a closing browser leaves to the event loop.
-    pytest.mark.filterwarnings("ignore:.*no_silent_downcasting.*"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-]
+pytestmark = MARKS
 
-sync_api = pytest.importorskip("playwright.sync_api")
 GB = 1_000_000_000
 
 
@@ -45,7 +36,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServe
 
 
 @pytest.fixture
-def page(server: HubServer) -> Iterator[Any]:
+def page(server: HubServer, browser: Any) -> Iterator[Any]:
     """The app on its first run: the default model answers, and nothing else is here."""
     session = FakeSession()
     session.info = dataclasses.replace(session.info, base=DEFAULT_BASE)
@@ -55,17 +46,14 @@ def page(server: HubServer) -> Iterator[Any]:
         prevent_thread_lock=True,
         history=SqliteHistory(None),
     )
-    executable = shutil.which("chromium") or os.environ.get("CHROMIUM")
-    with sync_api.sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
-        page = running.new_page(viewport={"width": 1280, "height": 860})
-        page.set_default_timeout(60_000)
-        page.errors = []
-        page.on("pageerror", lambda error: page.errors.append(str(error)))
-        page.goto(str(app.local_url))
-        page.wait_for_selector("#proposal .proposal")
-        yield page
-        running.close()
+    page = browser.new_page(viewport={"width": 1280, "height": 860})
+    page.set_default_timeout(60_000)
+    page.errors = []
+    page.on("pageerror", lambda error: page.errors.append(str(error)))
+    page.goto(str(app.local_url))
+    page.wait_for_selector("#proposal .proposal")
+    yield page
+    page.close()
     app.close()
 
 

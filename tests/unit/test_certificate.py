@@ -183,7 +183,7 @@ def test_an_empty_or_failed_certificate_does_not_pass() -> None:
 
 def test_the_badge_says_what_is_known() -> None:
     info: Any = FakeInfo()
-    assert "not verified yet" in render.header_html(info)
+    assert "not verified" in render.header_html(info)
     assert "verified" not in render.header_html(None)
     good = render.header_html(info, GOOD)
     assert "verified: 2 checks, 2026-01-02" in good

@@ -214,6 +214,27 @@ def test_long_prompts_are_read_in_chunks():
     assert finish(events).token_ids[0] == int(logits[0, -1].argmax())
 
 
+@pytest.mark.parametrize("n_layers_seen", [0, 1, 3])
+def test_stop_is_seen_between_the_layers_of_a_long_prompt(n_layers_seen):
+    target = tiny_target(context_length=1200)
+    prompt = torch.randint(256, (PREFILL_CHUNK + 5,), generator=torch.Generator()).tolist()
+    expected = finish(run(target, NoDrafter(), prompt=prompt)).token_ids
+    asked = []
+
+    def is_cancelled() -> bool:
+        asked.append(None)
+        return len(asked) > 1 + n_layers_seen  # before the chunk it is asked once
+
+    cache, drafter = target.new_cache(), NoDrafter()
+    events = run(target, drafter, prompt=prompt, cache=cache, is_cancelled=is_cancelled)
+    n_read = PREFILL_CHUNK if n_layers_seen > target.n_layers else 0
+    assert (finish(events).reason, cache.length, drafter.length) == ("cancelled", n_read, n_read)
+    again = run(target, drafter, prompt=prompt, cache=cache)
+    assert finish(again).token_ids == expected
+    layers = next(m for m in target.model.modules() if isinstance(m, torch.nn.ModuleList))
+    assert not any(layer._forward_pre_hooks for layer in layers)
+
+
 def test_the_drafter_is_told_every_next_token(target, truth):
     heard: list[tuple[list[int], int, int]] = []
 
@@ -249,7 +270,8 @@ def test_features_committed_are_those_of_the_text(target, truth):
 def test_cancelling_between_chunks_and_steps(target, truth):
     finished = finish(run(target, oracle(truth), is_cancelled=lambda: True))
     assert (finished.reason, finished.token_ids) == ("cancelled", ())
-    answers = iter([False, False, False, True])
+    n_asked = 1 + target.n_layers + 2  # before the chunk, before its layers, before two steps
+    answers = iter([*[False] * n_asked, True])
     finished = finish(run(target, oracle(truth), is_cancelled=lambda: next(answers)))
     assert finished.reason == "cancelled"
     assert list(finished.token_ids) == truth[: finished.stats.n_tokens]
