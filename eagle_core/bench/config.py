@@ -13,7 +13,8 @@ Shape = Literal["llama-8b", "tiny"]
 GpuPrecision = Literal["bfloat16", "nf4"]
 
 LLAMA = "llama.cpp"
-TRANSFORMERS, TRANSFORMERS_LOOKUP = "transformers", "transformers-lookup"
+TRANSFORMERS = "transformers"
+TRANSFORMERS_LOOKUP = "transformers-lookup"
 PEERS = (TRANSFORMERS, TRANSFORMERS_LOOKUP, LLAMA)
 
 TITLES = {

@@ -30,6 +30,7 @@ BINARY = "llama-server"
 HOST = "127.0.0.1"
 START_S, ANSWER_S, STOP_S = 300.0, 3600.0, 10.0  # how long each may take
 POLL_S = 0.1
+ENDING_S = 2.0
 N_LOG_LINES = 4
 REASONS: dict[str, FinishReason] = {"eos": "eos", "limit": "length"}
 
@@ -164,13 +165,20 @@ class LlamaServer:
         try:
             status, found = self._request("POST", "/completion", body, ANSWER_S)
         except OSError as error:
-            ended = self._process.poll() is not None
-            got = f"the server ended: {self._last_words()}" if ended else str(error)
+            got = f"the server ended: {self._last_words()}" if self._has_ended() else str(error)
             raise RequestFailed("llama.cpp", f"{BINARY} gave no answer: {got}", "") from error
         if status != 200 or not isinstance(found, dict):
             error_text = found.get("error", found) if isinstance(found, dict) else found
             raise RequestFailed("llama.cpp", f"{BINARY} refused: {error_text}", "")
         return found
+
+    def _has_ended(self) -> bool:
+        """Whether the process is gone; it takes a moment after its connection breaks."""
+        try:
+            self._process.wait(ENDING_S)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
 
     def memory_bytes(self) -> int:
         """What the server's process holds in memory, mapped weights included."""
