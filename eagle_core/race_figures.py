@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from eagle_core.bench.summary import bootstrap_interval
+from eagle_core.bench.summary import with_intervals
 from eagle_core.compare import Race
 from eagle_core.stats import Stats
 
@@ -93,7 +93,10 @@ def speedup(table: NDArray[np.float64]) -> float | None:
 
 def interval(table: NDArray[np.float64]) -> list[float] | None:
     """95% interval of the speed-up under resampling of the prompts; None with fewer than two."""
-    low, high = bootstrap_interval(table, times_faster)
+    if len(table) < 2:
+        return None
+    found = with_intervals(table, {"speedup": times_faster})["speedup"]
+    low, high = found["low"], found["high"]
     return None if low is None or high is None else [low, high]
 
 
