@@ -93,7 +93,9 @@ def speedup(table: NDArray[np.float64]) -> float | None:
 
 def interval(table: NDArray[np.float64]) -> list[float] | None:
     """95% interval of the speed-up under resampling of the prompts; None with fewer than two."""
-    found = with_intervals(table, {"faster": times_faster})["faster"]
+    if len(table) < 2:
+        return None
+    found = with_intervals(table, {"speedup": times_faster})["speedup"]
     low, high = found["low"], found["high"]
     return None if low is None or high is None else [low, high]
 
