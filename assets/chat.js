@@ -119,6 +119,8 @@ two events, `act` for what is done at once and `answer` for what makes the model
   function decorate() {
     const all = turns();
     const firstSent = all.findIndex((turn) => turn.is_sent);
+    // Code that is wider than the page is scrolled with the keyboard, too.
+    if (!state.now.is_busy) for (const code of $$("#chat .message pre:not([tabindex])")) code.tabIndex = 0;
     rows().forEach((row, index) => {
       const turn = all[index];
       const host = $(":scope > .flex-wrap > div", row) || row;
