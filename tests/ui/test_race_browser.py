@@ -16,13 +16,13 @@ from eagle_core.config import LoadConfig
 from eagle_core.events import LoadProgress
 from eagle_core.history import SqliteHistory
 from eagle_core.ui import launch
+from tests.support.browser import MARKS
 from tests.support.fake_session import FakeSession
-from tests.support.hostile import spare_port
+from tests.support.hostile import spare_port, watch_page
 from tests.support.page_checks import CONTRAST, UNNAMED
 from tests.support.tiny_models import save_llama
-from tests.ui.test_browser import browser, is_local, pytestmark
 
-__all__ = ["browser", "pytestmark"]  # the fixture and the marks of the other browser tests
+pytestmark = MARKS
 
 SHORT = "A **short** answer with `code`, and a second sentence.\n\nAnd a last line."
 PROMPT = "Why? " + "A rather long question with many words in it. " * 8 + "😀 ‮back‬ <b>x</b>"
@@ -59,9 +59,7 @@ def open_page(browser: Any, url: str) -> Iterator[Any]:
         contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(180_000)
-        page.foreign, page.errors = [], []
-        page.on("request", lambda r: None if is_local(r.url, url) else page.foreign.append(r.url))
-        page.on("pageerror", lambda error: page.errors.append(str(error)))
+        watch_page(page, url)
         page.goto(f"{url.rstrip('/')}/compare")
         page.wait_for_selector("#race-go")
         page.wait_for_selector("#race-precision-0 input")
