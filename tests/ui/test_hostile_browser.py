@@ -9,6 +9,7 @@ import dataclasses
 import os
 import shutil
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -319,7 +320,10 @@ def test_the_proxy_would_tell(open_page: Any, proxy: DeadProxy) -> None:
     page.route("**/plain", lambda route: route.fulfill(body="<p>x</p>", content_type="text/html"))
     page.goto("http://plain.invalid/plain")
     page.evaluate("new Image().src = 'http://elsewhere.invalid/p.png'")
-    page.wait_for_timeout(500)
+    end_s = time.monotonic() + 60
+    while not any("elsewhere.invalid" in line for line in proxy.asked):
+        assert time.monotonic() < end_s, "the proxy saw nothing"
+        page.wait_for_timeout(50)
     assert any("elsewhere.invalid" in url for url in page.foreign)
     assert any("elsewhere.invalid" in line for line in proxy.asked)
     proxy.asked.clear()
