@@ -32,7 +32,7 @@ def test_the_default_is_known_and_names_are_unique() -> None:
     entry = catalog.find(DEFAULT_BASE)
     assert entry == catalog.packaged()[0] == catalog.default_entry()
     assert entry.license == "Apache-2.0"
-    assert entry.head == "smollm2-135m-eagle1"
+    assert entry.head == "smollm2-135m-eagle3"
     assert entry.has_bundled_head
     assert asset_path(entry.head).is_dir()
     assert isinstance(entry.source, catalog.WheelSource)
@@ -118,7 +118,7 @@ def test_an_unknown_name_comes_with_near_matches(name: str, hint: str) -> None:
 
 
 def test_heads_come_from_the_assets_or_the_hub() -> None:
-    assert head_source(LoadConfig()) == asset_path("smollm2-135m-eagle1")
+    assert head_source(LoadConfig()) == asset_path("smollm2-135m-eagle3")
     assert head_source(LoadConfig(base="qwen3-4b")) == "AngelSlim/Qwen3-4B_eagle3"
     assert head_source(LoadConfig(base="qwen3-4b", head="org/other")) == "org/other"
     assert head_source(LoadConfig(base="org/model")) is None
