@@ -24,7 +24,9 @@ def write_training_plot(history: list[dict[str, Any]], path: Path, config: FitCo
         ("token_loss", "soft cross-entropy", "#2563eb"),
         ("feature_loss", "SmoothL1 on features", "#d97706"),
     ):
-        left.plot(steps, _smooth([row[key] for row in history]), label=label, color=colour)
+        losses = [row[key] for row in history]
+        if any(losses):  # an EAGLE-3 head has no loss on features
+            left.plot(steps, _smooth(losses), label=label, color=colour)
     left.set_yscale("log")
     left.set_xlabel(f"optimiser step ({config.batch_tokens} tokens each)")
     left.set_ylabel("training loss, first step")
