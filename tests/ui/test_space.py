@@ -82,7 +82,7 @@ def visit(app: gr.Blocks, seen: dict[str, Any]) -> None:
         TreeConfig().policy,
         *(getattr(TreeConfig(), name) for name in ("depth", "branching", "size", "lookup")),
     ]
-    setups = [["none", None, *tree], ["eagle", None, *tree], ["off", None, *tree]]
+    setups = [[drafter, None, None, *tree] for drafter in ("none", "eagle", "off")]
     race = call(app, "race", ["the cat sat", 0.0, 0, 24, *setups[0], *setups[1], *setups[2]])
     seen["race"] = race[2]
 
