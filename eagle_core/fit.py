@@ -36,7 +36,7 @@ SENTENCES: dict[Verdict, str] = {
 }
 
 TOKENIZER_BYTES = 1000  # of main memory per token of the vocabulary
-FRAMEWORK_BYTES = 40_000_000  # modules and buffers that come with any model; measured
+FRAMEWORK_BYTES = 38_000_000  # modules and buffers that come with any model; measured
 # What other programs, the framework itself and fragmentation are left.
 MARGIN_BYTES: dict[DeviceKind, int] = {
     "cpu": 1_000_000_000,
@@ -50,7 +50,7 @@ TREE_ROOM = 257  # rows beside the context, as ``session`` keeps them for the la
 CHUNK_ROWS = 256  # prompt tokens per forward, as ``engine`` reads them
 # Tensors of the hidden size that a chunk's forward keeps at once: residual, norm, projections, the MLP's.
 CHUNK_TENSORS = 16
-LOGIT_COPIES = 4  # raw, processed, probabilities and the sorted ones
+LOGIT_COPIES = 3  # in float32, beside the raw ones: processed, probabilities and the sorted ones
 
 SLOW_ON_CPU: tuple[Precision, ...] = ("nf4",)
 ON_THE_PROCESSOR = "too large for the graphics card; the processor can compute it"
@@ -147,13 +147,13 @@ def estimate(
     head_bytes = 0
     if head is not None:
         head_weights = head.n_parameters
-        # Without an LM head of its own, the scorer is a slice of the base's.
-        head_weights += head.n_draft_vocabulary * base.hidden_size
-        copy_bytes = DTYPE_BYTES["bfloat16"] if packed_bytes else 0  # published in 16 bits
+        if not head.has_lm_head:  # the scorer is a slice of the base's
+            head_weights += head.n_draft_vocabulary * base.hidden_size
+        copy_bytes = QUANTIZED_BYTES["int8"] if packed_bytes else 0  # packed for the kernels
         head_bytes = round(head_weights * (value_bytes + copy_bytes))
         cache += 2 * head.n_layers * head.n_kv_heads * head.head_dim * rows * value_bytes
     n_nodes = 1 + (tree or TreeConfig()).max_nodes
-    work = LOGIT_COPIES * n_nodes * base.vocab_size * 4
+    work = n_nodes * base.vocab_size * (value_bytes + LOGIT_COPIES * 4)
     work += CHUNK_TENSORS * CHUNK_ROWS * base.hidden_size * value_bytes
     if device != "cuda":
         work += TOKENIZER_BYTES * base.vocab_size + FRAMEWORK_BYTES

@@ -53,13 +53,17 @@ class ModelSize:
 
 @dataclass(frozen=True, slots=True)
 class HeadSize:
-    """A draft head's dimensions. ``n_draft_vocabulary`` 0: it scores the base's whole vocabulary."""
+    """A draft head's dimensions. ``n_draft_vocabulary`` 0: it scores the base's whole vocabulary.
+
+    ``has_lm_head``: by an LM head of its own, which is among its parameters.
+    """
 
     n_parameters: int
     n_kv_heads: int
     head_dim: int
     n_layers: int = 1
     n_draft_vocabulary: int = 0
+    has_lm_head: bool = False
 
 
 def read_size(
@@ -143,6 +147,7 @@ def read_head_size(
         head_dim=head_dim,
         n_layers=inner.get("num_hidden_layers") or 1,
         n_draft_vocabulary=lm_head[0] if lm_head is not None else draft,
+        has_lm_head=lm_head is not None,
     )
 
 
@@ -163,6 +168,7 @@ def usual_head(base: ModelSize, method: str, n_parameters: int = 0) -> HeadSize:
         n_kv_heads=base.n_kv_heads,
         head_dim=base.head_dim,
         n_draft_vocabulary=DRAFT_VOCABULARY if method == "eagle3" else 0,
+        has_lm_head=method == "eagle3",
     )
 
 

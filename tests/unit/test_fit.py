@@ -163,7 +163,7 @@ def test_a_heads_dimensions_come_from_its_tensors_before_its_config() -> None:
         "midlayer.self_attn.k_proj.weight": (8, 16),
         "lm_head.weight": (20, 8),
     }
-    assert read_head_size(config, tensors) == HeadSize(128 + 160, 2, 4, 1, 20)
+    assert read_head_size(config, tensors) == HeadSize(128 + 160, 2, 4, 1, 20, True)
 
 
 def test_a_config_without_dimensions_is_refused() -> None:
