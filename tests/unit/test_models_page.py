@@ -227,7 +227,10 @@ def test_what_only_the_processor_holds_is_loaded_there() -> None:
     assert config.device == "cpu"
 
 
-def test_the_catalogue_has_a_proposal_on_top_and_too_large_ones_last() -> None:
+def test_the_catalogue_has_a_proposal_on_top_and_too_large_ones_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EAGLE_CACHE", str(tmp_path))  # other tests may have fetched something
     rows = overview.catalogue(CPU)
     assert [row.is_proposed for row in rows] == [True] + [False] * (len(rows) - 1)
     verdicts = [row.fit.verdict == "too-large" for row in rows[1:] if row.fit and not row.is_here]
