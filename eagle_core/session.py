@@ -438,9 +438,9 @@ class Session:
         if isinstance(drafter, EagleDrafter):
             length = min(length, drafter.length)
             drafter.rewind(length)
+            self._paces.save()
         self._cache.rewind(length)
         self._cached_ids = ids[:length]
-        self._paces.save()
 
     def _reset(self) -> None:
         self._cache.reset()

@@ -154,8 +154,10 @@ def test_a_book_survives_its_process_and_bad_files(tmp_path: Path) -> None:
 def test_a_book_that_cannot_be_written_is_only_forgotten(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file where a folder should be")
     book = PaceBook(tmp_path / "taken" / "pace.json")
-    book.of("trees", 2)
+    book.of("trees", 2).remember([[9, 2.0, 0.5], [7, 1.0, 0.1]])
     book.save()
+    assert (tmp_path / "taken").read_text() == "a file where a folder should be"
+    assert book.of("trees", 2).best == 1
 
 
 def test_other_facts_mean_another_file(tmp_path: Path) -> None:
