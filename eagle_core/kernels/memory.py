@@ -1,7 +1,8 @@
 """Packed weights in one place, on large pages.
 
-A forward reads every weight once. With pages of 4 KB it looks up a new one every 64 cache lines; on a virtual
-machine that took a tenth to a fifth of the products' time. On Linux, memory that asks for it gets pages of 2 MB.
+A forward reads every weight once. With pages of 4 KB it looks up a new one every 64 cache lines; on a
+virtual machine that took a tenth to a fifth of the products' time. Linux gives pages of 2 MB to memory that
+asks for them.
 """
 
 from __future__ import annotations
