@@ -19,8 +19,17 @@ a second while a race is on, and not at all otherwise. */
   const range = (pair) => (pair ? ` (95% interval ${pair[0].toFixed(2)}–${pair[1].toFixed(2)})` : "");
   const share = (value) => (value === null || value === undefined ? "–" : `${Math.round(100 * value)}%`);
 
-  function fact(value, label) {
+  const MEANINGS = {
+    "tok/s": "Tokens per second from the first token to the last; reading the prompt is left out",
+    tokens: "Length of the answer",
+    "τ": "Tokens that one pass of the model makes final; plain decoding: 1.00",
+    drafted: "Share of the answer that was guessed ahead and confirmed by the model",
+    "end to end": "How many times less time the whole request takes, reading the prompt included",
+  };
+
+  function fact(value, label, title = MEANINGS[label]) {
     const place = make("span");
+    place.title = title;
     place.append(make("b", "", value), ` ${label}`);
     return place;
   }
@@ -127,8 +136,9 @@ a second while a race is on, and not at all otherwise. */
     const root = make("article", "card");
     const big = make("p", "big", times(decode));
     big.append(" ", make("small", "", `decoding speed${range(interval)}`));
+    big.title = "How many times less time a token takes, from the first token to the last";
     const facts = make("p", "facts");
-    facts.append(fact(times(total), "end to end"), fact(number(tau, 2), "tokens per step (τ)"), ...(more || []));
+    facts.append(fact(times(total), "end to end"), fact(number(tau, 2), "tokens per step (τ)", MEANINGS["τ"]), ...(more || []));
     root.append(make("h3", "", title), big, facts, make("p", "words", words));
     return root;
   }
@@ -250,6 +260,7 @@ a second while a race is on, and not at all otherwise. */
     again.addEventListener("click", start);
     skip.addEventListener("click", toEnd);
     open(0);
+    root.scrollIntoView({ block: "start" }); // the set-ups above fill a screen
   }
 
   window.eagleRace = { mount };

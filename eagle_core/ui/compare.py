@@ -199,8 +199,8 @@ def read_setups(values: Sequence[Any], loaded: str) -> list[Setup]:
         if drafter == NOTHING:
             continue
         own = generation
-        if temperature is not None:
-            own = dataclasses.replace(generation, temperature=temperature)
+        if temperature and temperature.strip():
+            own = dataclasses.replace(generation, temperature=read_temperature(temperature))
         given = dict(zip(TREE_FIELDS, tree, strict=True))
         check_given(given)
         draft = DraftConfig(drafter, TreeConfig(**given))
@@ -214,6 +214,15 @@ def read_setups(values: Sequence[Any], loaded: str) -> list[Setup]:
             for setup in setups
         ]
     return with_distinct_names(setups)
+
+
+def read_temperature(text: str) -> float:
+    """Raises: ConfigError when the text is no number."""
+    try:
+        return float(text.strip().replace(",", "."))
+    except ValueError:
+        hint = "type a number such as 0.7, or leave the field empty"
+        raise ConfigError("the set-up's temperature is no number", got=text, hint=hint) from None
 
 
 def check_given(values: dict[str, Any]) -> None:
@@ -291,7 +300,7 @@ def build_setups() -> tuple[list[Any], list[Any]]:
         for number, first in enumerate(FIRST_DRAFTERS):
             choices = [(label, name) for name, label in DRAFTERS.items()]
             if number >= 2:
-                choices.append(("Nothing", NOTHING))
+                choices.append(("No set-up", NOTHING))
             with gr.Column(elem_classes="setup"):
                 gr.HTML(f"<h3>Set-up {number + 1}</h3>", apply_default_css=False)
                 drafter = gr.Dropdown(
@@ -303,9 +312,10 @@ def build_setups() -> tuple[list[Any], list[Any]]:
                     info="Another one is loaded when its turn comes, in place of the one in use.",
                 )  # fmt: skip
                 with gr.Accordion("Tree and temperature", open=False):
-                    temperature = gr.Number(
-                        value=None, label="Temperature", info="Empty: the one above.", minimum=0, maximum=5,
-                        step=0.05, elem_id=f"race-temperature-{number}",
+                    # A number field that is empty turns into 0 as soon as it is drawn.
+                    temperature = gr.Textbox(
+                        label="Temperature", info="Empty: the one above.", max_lines=1,
+                        placeholder="as above", elem_id=f"race-temperature-{number}",
                     )  # fmt: skip
                     own = [
                         renamed(make_control(tree[name]), f"race-{name}-{number}")

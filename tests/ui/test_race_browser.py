@@ -77,6 +77,21 @@ def race(page: Any, prompt: str) -> None:
     page.click(".race >> text=To the end")
 
 
+def test_a_setup_that_was_looked_at_keeps_the_temperature_of_all(open_page: Any) -> None:
+    page = open_page()
+    page.locator(".setup >> nth=1 >> text=Tree and temperature").click()
+    page.wait_for_selector("#race-temperature-1 :is(input, textarea):visible")
+    page.fill("#race-temperature input[type=number]", "0.7")
+    race(page, PROMPT)
+    abouts = page.locator(".race .lane header .about:first-of-type").all_inner_texts()
+    assert len(abouts) == 2
+    assert all("temperature 0.7" in about for about in abouts)
+    top = page.evaluate("document.querySelector('.race').getBoundingClientRect().top")
+    assert -5 < top < 200  # the result is in view, not below the set-ups
+    for fact in page.locator(".race :is(.live, .facts) span").all():
+        assert len(fact.get_attribute("title") or "") > 10, fact.inner_text()
+
+
 def picture_of(page: Any, file: Path) -> np.ndarray[Any, Any]:
     with page.expect_download() as download:
         page.click(".race .picture")

@@ -166,9 +166,12 @@ OWN = tuple(getattr(TREE, name) for name in TREE_FIELDS)
 
 
 def controls(
-    *drafters: str, temperature: Any = None, precision: str = "loaded", shared: Any = (0.0, 0, 64)
+    *drafters: str,
+    temperature: str | None = None,
+    precision: str = "loaded",
+    shared: Any = (0.0, 0, 64),
 ) -> list[Any]:
-    own = [(name, precision, temperature if name == "eagle" else None, *OWN) for name in drafters]
+    own = [(name, precision, temperature if name == "eagle" else "", *OWN) for name in drafters]
     return [*shared, *(value for lane in own for value in lane)]
 
 
@@ -176,7 +179,7 @@ def test_controls_make_setups() -> None:
     assert read_setups(controls(*FIRST_DRAFTERS), "float32") == [PLAIN, EAGLE]
     named = controls(*FIRST_DRAFTERS, precision="float32")
     assert read_setups(named, "float32") == [PLAIN, EAGLE]  # what is loaded, by its name
-    three = read_setups(controls("none", "eagle", "eagle", temperature=0.7), "float32")
+    three = read_setups(controls("none", "eagle", "eagle", temperature=" 0,7"), "float32")
     assert [setup.name for setup in three] == ["Plain decoding", "EAGLE A", "EAGLE B"]
     assert three[0].generation.temperature == 0.0
     assert three[1].generation.temperature == 0.7
@@ -192,7 +195,8 @@ def test_controls_make_setups() -> None:
     [
         (controls("none", "off", "off"), "no race"),
         (controls("none", "eagle", "off", shared=(0.0, None, 64)), "seed is empty"),
-        (controls("none", "eagle", "off", temperature=9.0), "temperature"),
+        (controls("none", "eagle", "off", temperature="9"), "temperature"),
+        (controls("none", "eagle", "off", temperature="warm"), "temperature is no number"),
     ],
 )
 def test_wrong_controls_are_named(values: list[Any], word: str) -> None:
