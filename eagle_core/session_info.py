@@ -43,5 +43,10 @@ class SessionInfo:
     head_dtype: str | None = None
     chat_template: str | None = None
 
+    @property
+    def precision(self) -> str:
+        """What the weights are kept in: the quantization's name, else the dtype's."""
+        return self.dtype if self.quantization == "none" else self.quantization
+
 
 __all__ = ["Message", "SessionInfo"]

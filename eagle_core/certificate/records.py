@@ -33,7 +33,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """All checks of one run. ``created`` is a UTC time in ISO 8601."""
+    """All checks of one run. ``created`` is a UTC time in ISO 8601, ``dtype`` the precision."""
 
     base: str
     head: str | None

@@ -11,13 +11,13 @@ from eagle_core.transcript import Transcript
 
 
 def figures_of(
-    transcript: Transcript, model: str, dtype: str, temperature: float
+    transcript: Transcript, model: str, precision: str, temperature: float
 ) -> dict[str, Any]:
     """The figures of a finished answer. A figure that is unknown is None."""
     stats = transcript.stats
     return {
         "model": model,
-        "dtype": dtype,
+        "dtype": precision,
         "drafter": transcript.drafter,
         "rule": transcript.rule,
         "temperature": temperature,

@@ -157,7 +157,7 @@ def opening_header(session: ChatSession | None) -> str:
     if session is None:
         return render.header_html(None)
     info = session.info
-    return render.header_html(info, last_certificate(info.base, info.head, info.dtype))
+    return render.header_html(info, last_certificate(info.base, info.head, info.precision))
 
 
 def pick_example(picked: gr.SelectData) -> str:

@@ -95,7 +95,9 @@ class Handlers:
             box = gr.update(interactive=True, placeholder="Message the model")
             status = render.status_html(None)
             info = session.info
-            header = render.header_html(info, last_certificate(info.base, info.head, info.dtype))
+            header = render.header_html(
+                info, last_certificate(info.base, info.head, info.precision)
+            )
             return header, "", status, box, reproducible_box(info), gr.update(active=False)
         timer = gr.update(active=not opening.has_failed)
         return gr.skip(), render.opening_html(opening), gr.skip(), gr.skip(), gr.skip(), timer
@@ -110,7 +112,7 @@ class Handlers:
         except EagleError as error:
             return gr.skip(), error_notice(error)
         info = session.info
-        header = render.header_html(info, last_certificate(info.base, info.head, info.dtype))
+        header = render.header_html(info, last_certificate(info.base, info.head, info.precision))
         why = render.notice_html("info", info.rounding_reason) if info.rounding_reason else ""
         return header, why
 

@@ -35,7 +35,6 @@ from eagle_core.ui.frames import error_notice
 from eagle_core.ui.model_cards import (
     card_html,
     loaded_html,
-    precision_text,
     rows_html,
     token_html,
     work_html,
@@ -232,7 +231,7 @@ class ModelsHandlers:
             self._wait_and_swap(config, entry, chosen, on_event, cancel)
             session = self.slot.session
             info = session.info if session is not None else None
-            return f"{name} is in use, in {precision_text(info)}." if info is not None else ""
+            return f"{name} is in use, in {info.precision}." if info is not None else ""
 
         return self._start(f"Loading {name}", run)
 

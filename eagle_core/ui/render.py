@@ -7,10 +7,12 @@ the transcript and its stats.
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Iterable
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from eagle_core.config import LoadConfig
 from eagle_core.events import Span
 from eagle_core.transcript import SeenToken, Transcript
 from eagle_core.ui.backend import Opening
@@ -295,8 +297,11 @@ def header_html(info: SessionInfo | None, certificate: Certificate | None = None
     if info is not None:
         head = f" + {info.n_head_parameters / 1e6:.0f}M head" if info.head else ", no draft head"
         model = f"{info.n_parameters / 1e6:.0f}M{head}"
-        precision = info.dtype if info.quantization == "none" else info.quantization
-        names = [info.base.rstrip("/").rsplit("/", 1)[-1], model, f"{precision} on {info.device}"]
+        names = [
+            info.base.rstrip("/").rsplit("/", 1)[-1],
+            model,
+            f"{info.precision} on {info.device}",
+        ]
         chips = "".join(f'<span class="chip">{escape(name)}</span>' for name in names)
         reasons = (
             (f"drafting: {info.drafting}", info.drafting_reason),
@@ -304,7 +309,7 @@ def header_html(info: SessionInfo | None, certificate: Certificate | None = None
             ("note", info.precision_note),
         )
         why_chips = "".join(why_html(label, why) for label, why in reasons if why)
-        badge = certificate_html(certificate)
+        badge = certificate_html(certificate, verify_command(info))
     return f'<div class="header"><h1>EAGLE chat</h1><div class="chips">{chips}</div>{why_chips}{badge}</div>'
 
 
@@ -314,13 +319,25 @@ def why_html(label: str, why: str) -> str:
     return f'<details class="why">{summary}<p>{escape(why)}</p></details>'
 
 
-def certificate_html(certificate: Certificate | None) -> str:
+def verify_command(info: SessionInfo) -> str:
+    """The command that verifies what is loaded."""
+    words = ["eagle-chat", "verify"]
+    if info.base != LoadConfig().base:
+        words += ["--base", info.base]
+    if info.quantization != "none":
+        words += ["--quantization", info.quantization]
+    elif info.dtype != "float32":
+        words += ["--dtype", info.dtype]
+    return shlex.join(words)
+
+
+def certificate_html(certificate: Certificate | None, command: str = "eagle-chat verify") -> str:
     """A badge with the last verification; its figures unfold."""
     if certificate is None:
         return (
             '<details class="verified" data-state="none"><summary class="chip">not verified</summary>'
-            "<p>This set-up is not verified yet: run <code>eagle-chat verify</code>. It checks that answers "
-            "are the ones of plain decoding.</p></details>"
+            f"<p>This set-up is not verified yet: run <code>{escape(command)}</code> in a terminal. It "
+            "checks that answers are the ones of plain decoding; then reload this page.</p></details>"
         )
     n_failed = sum(not check.passed for check in certificate.checks)
     day = certificate.created[:10]
@@ -352,4 +369,5 @@ __all__ = [
     "side_channel",
     "status_html",
     "utf16_runs",
+    "verify_command",
 ]

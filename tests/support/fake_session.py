@@ -26,6 +26,7 @@ from eagle_core.events import (
     TokenOut,
     TreeView,
 )
+from eagle_core.session_info import SessionInfo
 from eagle_core.stats import StatsBuilder
 
 CONTEXT_LENGTH = 4096
@@ -54,6 +55,8 @@ class FakeInfo:
     chat_template: str | None = "own"
     weight_bytes: int = 0
     quantization: str = "none"
+
+    precision = SessionInfo.precision
 
 
 class FakeSession:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from typing import Any
 
@@ -14,6 +15,14 @@ from eagle_core.history import Message
 from eagle_core.ui.frames import Frame
 from tests.support.chat_page import DEFAULTS, Page, frame_of, run
 from tests.support.fake_session import FakeSession
+
+
+def test_figures_name_the_precision_of_the_weights(page: Page) -> None:
+    session = page.session
+    session.info = dataclasses.replace(session.info, dtype="float32", quantization="int8")
+    (_, shown) = page.send("q").state["turns"]
+    assert "int8" in [part["value"] for part in shown["line"]]
+    assert "float32" not in [part["value"] for part in shown["line"]]
 
 
 def test_an_answer_is_kept_with_origins_and_figures(page: Page) -> None:

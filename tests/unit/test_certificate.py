@@ -24,6 +24,7 @@ from eagle_core.config import GenerationConfig
 from eagle_core.loading import LoadedBase
 from eagle_core.sampling import to_probabilities
 from eagle_core.session import Session
+from eagle_core.session_info import SessionInfo
 from eagle_core.testing import tiny_model
 from eagle_core.ui import render
 from eagle_core.verify import verify
@@ -165,6 +166,12 @@ def test_a_certificate_is_kept_and_read(tmp_path: Path, monkeypatch: pytest.Monk
     write_certificate(GOOD, path)
     assert last_certificate("m", "h", "float32") == GOOD
     assert last_certificate("m", "h", "bfloat16") is None
+    assert (
+        last_certificate("m", "h", SessionInfo("m", "h", "float32", "cpu", 1, 1, 1).precision)
+        == GOOD
+    )
+    in_bytes = SessionInfo("m", "h", "float32", "cpu", 1, 1, 1, quantization="int8")
+    assert last_certificate("m", "h", in_bytes.precision) is None
     assert certificate_path("a/m", "h", "float32") != path
     for broken in ("{", "[]", '{"checks": [{}]}'):
         path.write_text(broken)
@@ -184,7 +191,14 @@ def test_an_empty_or_failed_certificate_does_not_pass() -> None:
 def test_the_badge_says_what_is_known() -> None:
     info: Any = FakeInfo()
     assert "not verified" in render.header_html(info)
+    assert (
+        "<code>eagle-chat verify --base tests/fake-135M --dtype bfloat16</code>"
+        in render.header_html(info)
+    )
     assert "verified" not in render.header_html(None)
+    in_bytes = render.header_html(dataclasses.replace(info, dtype="float32", quantization="int8"))
+    assert "eagle-chat verify --base tests/fake-135M --quantization int8<" in in_bytes
+    assert "int8 on cpu" in in_bytes
     good = render.header_html(info, GOOD)
     assert "verified: 2 checks, 2026-01-02" in good
     assert "&lt;b&gt;" in good
