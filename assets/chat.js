@@ -211,6 +211,10 @@ two events, `act` for what is done at once and `answer` for what makes the model
       state.sticks = stuck;
       schedule();
     };
+    const cancel = () => {
+      done();
+      $("#box textarea")?.focus();
+    };
     const finish = () => {
       const text = field.value;
       done();
@@ -220,12 +224,12 @@ two events, `act` for what is done at once and `answer` for what makes the model
     };
     const editor = make("div", { class: "editor" }, field,
       make("div", { class: "row" },
-        make("span", { class: "hint", text: isUser ? "A new version; the old one stays" : "Kept as another version" }),
-        make("button", { type: "button", text: "Cancel", on: { click: done } }),
+        make("span", { class: "hint", text: `${isUser ? "A new version; the old one stays" : "Kept as another version"}. Ctrl+Enter ${isUser ? "sends" : "saves"}` }),
+        make("button", { type: "button", text: "Cancel", on: { click: cancel } }),
         make("button", { type: "button", class: "primary", text: isUser ? "Send" : "Save", on: { click: finish } })));
     field.addEventListener("keydown", (event) => {
       if (event.isComposing) return;
-      if (event.key === "Escape") done();
+      if (event.key === "Escape") cancel();
       else if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) finish();
       else return;
       event.preventDefault();
@@ -253,7 +257,7 @@ two events, `act` for what is done at once and `answer` for what makes the model
   function follow() {
     const place = log();
     if (!place) return;
-    if (state.sticks) place.scrollTop = place.scrollHeight;
+    if (state.sticks) place.scrollTop = rows().length ? place.scrollHeight : 0; // the welcome is read from its top
     const button = $("#to-end");
     if (button) button.hidden = state.sticks || !rows().length;
   }

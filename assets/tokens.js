@@ -5,6 +5,7 @@ line of text is one block, so that a new token lays out one line. */
   "use strict";
 
   const MAX_PER_FRAME = 600; // tokens drawn at once, so that a long answer does not block the page
+  const LEGEND = "a bar begins a step, the small number is how many tokens the step gave";
   const firsts = new WeakMap(); // a step's part in a later line -> its part in the first one
   const facts = new WeakMap(); // element -> [id, origin, depth, step, probability, text, node, draft probability]
   const ORIGINS = { d: "drafted", t: "by the model" };
@@ -63,7 +64,7 @@ line of text is one block, so that a new token lays out one line. */
     const text =
       `Answer ${index + 1}: ${answer.tokens.length} tokens, ${nSteps} steps, ` +
       `${answer.counts.d} drafted, ${answer.counts.t} by the model`;
-    if (title.textContent !== text) title.textContent = text;
+    if (title.firstChild?.nodeValue !== text) title.replaceChildren(text, element("small", "", LEGEND));
     const nDrawn = Number(section.dataset.drawn);
     const more = answer.tokens.slice(nDrawn, nDrawn + Math.max(room, 0));
     for (const token of more) drawToken(flow, token);

@@ -155,7 +155,7 @@ class GenerationConfig:
         0, "No end of text before this many tokens.", min=0, max=1_000_000
     )
     stop: tuple[str, ...] = setting(
-        (), "Ends the answer before this text; \\n is a new line, \\t a tab. May be given again.",
+        (), "Ends the answer before this text; \\n is a new line, \\t a tab. There may be several.",
         repeats=True,
     )  # fmt: skip
     rule: RuleChoice = setting(

@@ -35,11 +35,15 @@ class EagleError(Exception):
         self.got = got
         self.hint = hint
 
+    @property
+    def what(self) -> str:
+        """The message with what was expected and got, without the hint."""
+        if self.expected:
+            return f"{self.message} (expected {self.expected}; got {self.got or 'nothing'})"
+        return f"{self.message} ({self.got})" if self.got else self.message
+
     def __str__(self) -> str:
-        text = self.message
-        if self.expected or self.got:
-            text += f" (expected {self.expected or 'something else'}; got {self.got or 'nothing'})"
-        return f"{text}. {self.hint}" if self.hint else text
+        return f"{self.what}. {self.hint}" if self.hint else self.what
 
 
 class ConfigError(EagleError):

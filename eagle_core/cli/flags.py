@@ -50,7 +50,12 @@ class Parser(argparse.ArgumentParser):
     """argparse that raises instead of ending the process, so that ``--json`` can report it too."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise UsageError, with the usage if it is short."""
+        """Raise UsageError, with the usage if it is short; a word that is missing is named by its choices."""
+        if self._subparsers is not None and message.startswith(
+            "the following arguments are required"
+        ):
+            choices = next(action.choices for action in self._actions if action.choices)
+            message = f"say what to do: {', '.join(map(str, choices))}"
         usage = self.format_usage()
         hint = f"see `{self.prog} --help`"
         raise UsageError(
@@ -74,7 +79,7 @@ class Parser(argparse.ArgumentParser):
                 return
             if name.startswith("--") and " " not in name and name not in known:
                 near = difflib.get_close_matches(name, known, n=1)
-                self.error(f"unknown flag {name}" + (f"; did you mean {near[0]}?" if near else ""))
+                self.error(f"unknown flag {name}" + (f" (did you mean {near[0]}?)" if near else ""))
 
 
 def add_config_flags(parser: argparse.ArgumentParser, *kinds: type[Any]) -> None:

@@ -130,6 +130,8 @@ def _conversations(
         return read_conversations(session, Path(args.conversations), config)
     texts = Conversations.load(Path(args.texts)) if args.texts is not None else None
     openings = OPENINGS if args.openings is None else _read_openings(Path(args.openings))
+    # A batch takes a minute and more; nobody should have to guess whether it runs.
+    progress.count("writing conversations", 0, config.n_tokens, unit=" tokens")
     for step in write_conversations(session, config, out / "parts", texts=texts, openings=openings):
         progress.count("writing conversations", step.done, step.total, unit=" tokens")
     return join_parts(out / "parts")

@@ -103,7 +103,8 @@ def unreachable(repo_id: str, error: BaseException) -> DownloadError:
         return NoNetwork(
             f"the Hub cannot be reached for {repo_id}",
             got=got,
-            hint="check the network, the proxy and HF_ENDPOINT, and start again; what arrived is kept",
+            hint="check the network, the proxy and HF_ENDPOINT, and start again; what arrived is kept. "
+            "If a folder was meant: there is none of that name where you run",
         )
     return DownloadError(
         f"{repo_id} could not be downloaded from the Hub",

@@ -47,9 +47,9 @@ def busy_box(**changes: Any) -> Any:
 
 def error_notice(error: EagleError) -> str:
     """An error as the page shows it: what happened, and the next step."""
-    message = error.message[:1].upper() + error.message[1:]
-    if error.expected or error.got:
-        message += f" (expected {error.expected or 'something else'}; got {error.got or 'nothing'})"
+    message = f"{error.what[:1].upper()}{error.what[1:]}"
+    if not message.endswith((".", "!", "?")):
+        message += "."
     hint = error.hint[:1].upper() + error.hint[1:]
     return render.notice_html(
         "error", message, hint if hint.endswith((".", "!", "?")) else f"{hint}."

@@ -31,6 +31,23 @@ REASONS = {
     "cancelled": "stopped",
 }
 
+BY_DEPTH = "Of the steps that drafted this deep: how often the model took a guess of this depth"
+PARTS = {
+    "prefill": "Reading the prompt, up to the first token",
+    "draft": "The draft head guesses the next words",
+    "target": "The model checks all guesses of a step in one pass",
+    "verify": "Choosing the tokens that the model itself would have written",
+    "commit": "Keeping what was chosen in the caches, and dropping the rest",
+}
+FACTS = {
+    "steps": "Passes of the model after the prompt was read",
+    "drafted tokens tried": "All guesses that were checked, kept or not",
+    "prompt tokens": "Cached ones were read for an earlier answer",
+    "context length": "The most tokens of prompt and answer together",
+    "drafter": "Where the guesses come from",
+    "rule": "How a guess is accepted; greedy: it is the likeliest token",
+    "whole request": "From the start, reading the prompt included",
+}
 PAUSED = "drafting paused: plain decoding was faster here"
 
 
@@ -219,11 +236,11 @@ def status_line(phase: str, name: str, figures: str) -> str:
     )
 
 
-def bar_row(label: str, share: float, value: str) -> str:
+def bar_row(label: str, share: float, value: str, title: str) -> str:
     """A labelled bar; ``share`` in 0..1."""
     width = f"{100 * min(max(share, 0.0), 1.0):.1f}%"
     return (
-        f'<div class="bar"><span>{escape(label)}</span><span class="track">'
+        f'<div class="bar-line" title="{escape(title)}"><span>{escape(label)}</span><span class="track">'
         f'<span style="width:{width}"></span></span><b>{escape(value)}</b></div>'
     )
 
@@ -240,16 +257,14 @@ def details_html(transcript: Transcript | None) -> str:
         stats.acceptance_at_depth, stats.accepted_at_depth, stats.drafted_at_depth, strict=True
     )
     depths = "".join(
-        bar_row(f"depth {depth}", rate, f"{rate:.0%} ({kept} of {drafted})")
+        bar_row(f"depth {depth}", rate, f"{rate:.0%} ({kept} of {drafted})", BY_DEPTH)
         for depth, (rate, kept, drafted) in enumerate(by_depth, start=1)
     )
-    times = [
-        ("prefill", stats.prefill_s), ("draft", stats.draft_s), ("target", stats.target_s),
-        ("verify", stats.verify_s), ("commit", stats.commit_s),
-    ]  # fmt: skip
+    times = [(name, getattr(stats, f"{name}_s")) for name in PARTS]
     total = sum(seconds for _, seconds in times) or 1.0
     split = "".join(
-        bar_row(name, seconds / total, milliseconds(seconds)) for name, seconds in times
+        bar_row(name, seconds / total, milliseconds(seconds), PARTS[name])
+        for name, seconds in times
     )
     facts = {
         "steps": str(stats.n_steps),
@@ -261,7 +276,10 @@ def details_html(transcript: Transcript | None) -> str:
         "seed": "–" if transcript.seed is None else str(transcript.seed),
         "whole request": milliseconds(stats.total_s),
     }
-    rows = "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in facts.items())
+    rows = "".join(
+        f'<dt title="{escape(FACTS.get(k, ""))}">{escape(k)}</dt><dd>{escape(v)}</dd>'
+        for k, v in facts.items()
+    )
     why = "No drafting in this answer."
     if transcript.is_drafting_paused:
         why = f"{PAUSED[0].upper()}{PAUSED[1:]}."

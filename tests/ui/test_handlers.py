@@ -10,6 +10,7 @@ from typing import Any
 from eagle_core.config import DraftConfig, GenerationConfig
 from eagle_core.events import Event
 from eagle_core.history import SqliteHistory
+from eagle_core.ui import render
 from eagle_core.ui.backend import SessionSlot
 from eagle_core.ui.handlers import Handlers
 from eagle_core.ui.rooms import Rooms
@@ -160,6 +161,9 @@ def test_details_show_depths_and_times() -> None:
     assert "depth 2" in last[3]
     assert "prefill" in last[3]
     assert "4096" in last[3]
+    for name, meaning in (render.PARTS | render.FACTS).items():
+        assert f'title="{meaning}"' in last[3], name
+    assert last[3].count(f'title="{render.BY_DEPTH}"') == last[3].count(">depth ")
 
 
 def test_loading_is_polled_until_ready() -> None:

@@ -80,14 +80,15 @@ def test_version(run: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "required: command"),
+        ([], "say what to do: serve, desktop, chat"),
+        (["bench"], "say what to do: run, "),
         (["sing"], "invalid choice"),
         (["generate"], "one of the arguments --prompt --prompt-file is required"),
         (["generate", "--prompt", "a", "--prompt-file", "b"], "not allowed with"),
         (["generate", "--prompt", "a", "--temperature", "hot"], "invalid float value: 'hot'"),
         (["generate", "--prompt", "a", "--temperature", "9"], "expected 0.0 to 5.0; got 9.0"),
-        (["generate", "--prompt", "a", "--max-new", "9"], "unknown flag --max-new; did you mean"),
-        (["generate", "--promt", "a"], "unknown flag --promt; did you mean --prompt?"),
+        (["generate", "--prompt", "a", "--max-new", "9"], "unknown flag --max-new (did you mean"),
+        (["generate", "--promt", "a"], "unknown flag --promt (did you mean --prompt?)"),
         (["models", "list", "--jason"], "see `eagle-chat models list --help`"),
         (["generate", "--prompt", "a", "--tree", "bush"], "invalid choice: 'bush'"),
         (["generate", "--prompt", "a", "--shape", "0 x"], "is no path"),
