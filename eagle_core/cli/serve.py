@@ -101,6 +101,9 @@ def opener(load: LoadConfig) -> Callable[[Callable[[Event], None]], Session]:
     progress = Progress()
 
     def open_session(on_event: Callable[[Event], None]) -> Session:
+        from eagle_core.ui.backend import import_engine
+
+        import_engine()
         from eagle_core.session import Session
 
         def show(event: Event) -> None:

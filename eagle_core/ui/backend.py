@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import threading
 import traceback
@@ -27,6 +28,14 @@ if TYPE_CHECKING:
     from eagle_core.session import Message
 
 logger = logging.getLogger(__name__)
+
+IMPORTING = threading.Lock()
+
+
+def import_engine() -> None:
+    """Import the engine, one thread at a time: transformers' lazy modules fail when two begin at once."""
+    with IMPORTING:
+        importlib.import_module("eagle_core.session")
 
 
 class ChatSession(RaceSession, Protocol):
@@ -253,4 +262,12 @@ class SessionSlot:
             self.opening = Opening(event.message)
 
 
-__all__ = ["ChatSession", "OpenSession", "Opening", "RacesItself", "SessionSlot", "races_of"]
+__all__ = [
+    "ChatSession",
+    "OpenSession",
+    "Opening",
+    "RacesItself",
+    "SessionSlot",
+    "import_engine",
+    "races_of",
+]

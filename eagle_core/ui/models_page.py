@@ -30,7 +30,7 @@ from eagle_core.overview import (
     precisions_for,
     with_freed,
 )
-from eagle_core.ui.backend import ChatSession, OnEvent, SessionSlot
+from eagle_core.ui.backend import ChatSession, OnEvent, SessionSlot, import_engine
 from eagle_core.ui.frames import error_notice
 from eagle_core.ui.model_cards import (
     card_html,
@@ -334,6 +334,7 @@ class ModelsHandlers:
 
     def machine(self) -> Machine:
         """This machine as it is once the model in use is let go."""
+        import_engine()
         session = self.slot.session
         return with_freed(this_machine(), session.info.weight_bytes if session is not None else 0)
 
