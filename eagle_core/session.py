@@ -46,8 +46,8 @@ from eagle_core.pace import PaceBook, pace_file
 from eagle_core.packing import bytes_read, count_let_go
 from eagle_core.queueing import TicketQueue
 from eagle_core.rounding import explain_difference
-from eagle_core.selftest import Drafting, rounding_reason, self_test
-from eagle_core.session_info import Message, SessionInfo
+from eagle_core.selftest import rounding_reason, self_test
+from eagle_core.session_info import Drafting, Message, SessionInfo
 from eagle_core.stats import Stats
 from eagle_core.stops import StopStrings
 from eagle_core.target import Target

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypedDict
 
-from eagle_core.selftest import Drafting
+Drafting = Literal["tree", "chain", "none"]
 
 
 class Message(TypedDict):
@@ -44,4 +44,4 @@ class SessionInfo:
     chat_template: str | None = None
 
 
-__all__ = ["Message", "SessionInfo"]
+__all__ = ["Drafting", "Message", "SessionInfo"]
