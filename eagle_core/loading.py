@@ -13,6 +13,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,16 +115,16 @@ def load_base(config: LoadConfig, on_event: OnEvent = ignore_event) -> LoadedBas
     if plan.note:
         logger.info("%s", plan.note)
         on_event(LoadProgress(plan.note))
-    tokenizer = load_tokenizer(folder)
     model = load_model(folder, plan, stored_dtype(plan, description))
-    if plan.is_whole:
-        with memory_errors(config.base):
-            model.to(device)  # type: ignore[arg-type]  # transformers' decorator hides Module.to's overloads
     model.train(False)
     model.requires_grad_(False)
-    if device.type == "cpu" and not plan.is_split:
-        with memory_errors(config.base):
+    with ThreadPoolExecutor(1) as beside, memory_errors(config.base):
+        reading = beside.submit(load_tokenizer, folder)  # Python's work, while packing is not
+        if plan.is_whole:
+            model.to(device)  # type: ignore[arg-type]  # transformers' decorator hides Module.to's overloads
+        if device.type == "cpu" and not plan.is_split:
             pack_for_cpu(model, plan, on_event)
+    tokenizer = reading.result()
     quantization = plan.own or plan.quantization
     return LoadedBase(
         model,

@@ -10,7 +10,6 @@ from eagle_core.cli.flags import add_config_flags, read_config
 from eagle_core.cli.serve import Opener
 from eagle_core.config import LoadConfig
 from eagle_core.instance import bring_forward, only_instance
-from eagle_core.sources import check_names
 from eagle_core.startup import quick_imports
 
 
@@ -32,6 +31,8 @@ def run(args: argparse.Namespace) -> int:
 
     Raises: EagleError when there is nothing to draw it with.
     """
+    from eagle_core.sources import check_names
+
     load = read_config(args, LoadConfig)
     check_names(load)
     with only_instance() as is_only:

@@ -13,7 +13,6 @@ from eagle_core.cli.stream import Progress
 from eagle_core.config import LoadConfig
 from eagle_core.errors import EagleError
 from eagle_core.events import Event
-from eagle_core.sources import check_names
 from eagle_core.startup import quick_imports
 
 if TYPE_CHECKING:
@@ -105,6 +104,8 @@ class Opener:
     """
 
     def __init__(self, load: LoadConfig) -> None:
+        from eagle_core.sources import check_names
+
         check_names(load)
         from eagle_core.worker import Worker
 
