@@ -129,8 +129,12 @@ def listen(
 def take_pipes() -> Channel:
     """The process's own input and output as a channel; what others print goes to its errors."""
     reader, writer = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(2, 1)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    try:
+        os.dup2(2, 1)
+    except OSError:  # started without a terminal
+        os.dup2(nothing, 1)
     return Channel(reader, writer)
 
 
