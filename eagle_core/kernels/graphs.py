@@ -70,7 +70,7 @@ class Capture(Protocol):
 Captures = Callable[[], Capture]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class Graph:
     """A captured forward of R rows over K keys, on one cache."""
 
