@@ -105,7 +105,7 @@ class GraphDeck:
         dtype: of mask and activations.
         min_rows: rows that every forward has at least.
         is_exact: only what is bit for bit the model's own is used.
-        smallest_keys: the first size that keys are padded to.
+        smallest_keys: the first size that keys are padded to; None: SMALLEST_KEYS.
     """
 
     def __init__(
@@ -116,14 +116,15 @@ class GraphDeck:
         min_rows: int = 1,
         *,
         is_exact: bool = False,
-        smallest_keys: int = SMALLEST_KEYS,
+        smallest_keys: int | None = None,
     ) -> None:
         is_method = inspect.ismethod(forward)
         self._own: Callable[[], Forward | None] = (
             weakref.WeakMethod(forward) if is_method else lambda: forward
         )
         self._captures, self._dtype = captures, dtype
-        self._min_rows, self._smallest_keys = min_rows, smallest_keys
+        self._min_rows, self._smallest_keys = min_rows, smallest_keys or SMALLEST_KEYS
+        self.problem = ""  # why the model's own forward was kept, the last time that it was
         self._tolerance = 0.0 if is_exact else TOLERANCES.get(dtype, COARSE_TOLERANCE)
         self._refused: set[Key] = set()
         self._n_failures = 0
@@ -151,6 +152,12 @@ class GraphDeck:
     def n_replayed(self) -> int:
         """Kinds of forwards that are replayed."""
         return sum(graph.is_checked for graph in self._graphs.values())
+
+    def is_replayed(self, n_rows: int, cache: Any) -> bool:
+        """Whether a forward of so many rows, behind what the cache now holds, is replayed."""
+        key = self._key(n_rows, cache)
+        graph = self._graphs.get(key) if key is not None and self._knows(cache) else None
+        return graph is not None and graph.is_checked
 
     @property
     def n_bytes(self) -> int:
@@ -199,12 +206,12 @@ class GraphDeck:
             self._n_failures = MOST_FAILURES if is_over else self._n_failures + 1
             text = "forwards of %d rows, %d keys are not captured: %s"
             logger.info(text, *key, reason, exc_info=not is_known)
-            self._refused.add(key)
+            self._refuse(key, str(reason).split("\n")[0] or type(reason).__name__)
             return self._forward(inputs, mask, cache)
         wanted = self._forward(inputs, mask, cache)  # last: the cache holds the model's own rows
         if self._capture.n_bytes > MOST_BYTES:
             logger.info("no memory is left for a graph of %d rows, %d keys", *key)
-            self._refused.add(key)
+            self._refuse(key, "the graphs take all the memory that they may")
         elif self._is_same(key, wanted, found):
             self._graphs[key] = graph
             while len(self._graphs) > MOST_GRAPHS:
@@ -253,9 +260,13 @@ class GraphDeck:
         logger.warning(
             "a captured forward of %d rows, %d keys differs: the model's own is used", *key
         )
+        self._refuse(key, "a captured forward differs from the model's own")
+        return False
+
+    def _refuse(self, key: Key, problem: str) -> None:
         self._refused.add(key)
         self._graphs.pop(key, None)
-        return False
+        self.problem = problem
 
 
 def padded_keys(n_keys: int, capacity: int, smallest: int) -> int:
