@@ -6,6 +6,7 @@ that breaks off leaves PyTorch's allocator in a state that nothing more should b
 
 from __future__ import annotations
 
+import threading
 import weakref
 from functools import partial
 from typing import Any
@@ -32,6 +33,10 @@ def graph_captures(device: torch.device) -> Captures | None:
 
 class CudaCapture:
     """CUDA graphs that share a pool of memory: the next one that is replayed overwrites another's results."""
+
+    _one_at_a_time = (
+        threading.Lock()
+    )  # of all in this process: PyTorch cannot do two captures at once
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -63,7 +68,9 @@ class CudaCapture:
                     run()
             current.wait_stream(self._stream)
             try:
-                replay = self._captured(run)
+                # A capture that breaks off leaves its own stream the current one.
+                with self._one_at_a_time, torch.cuda.stream(current):
+                    replay = self._captured(run)
             except Exception as error:
                 self._is_broken = True
                 raise CaptureFailed(str(error).split("\n")[0]) from error

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from eagle_core.cli import doctor
 from eagle_core.config import LoadConfig
 from eagle_core.errors import Cancelled, ContextOverflow
 from eagle_core.kernels import graphs
-from eagle_core.kernels.cuda_graphs import NoHostReads, graph_captures
+from eagle_core.kernels.cuda_graphs import CudaCapture, NoHostReads, graph_captures
 from eagle_core.kernels.graphs import CaptureFailed, GraphDeck, agree, padded_keys, write_mask
 from eagle_core.kernels.recording import Unrecordable
 from eagle_core.target import Target
@@ -605,6 +606,106 @@ def test_the_stand_in_forgets_what_the_host_said_and_what_others_computed() -> N
     (right,) = second()
     assert right.tolist() == [4.0] * 3
     assert bool(left.isnan().all())
+
+
+class FakeCuda:
+    """As much of ``torch.cuda`` as captures use: what is current, what is captured, what is reserved."""
+
+    def __init__(self) -> None:
+        self.current = "main"
+        self.n_pools = 0
+        self.reserved = 0
+        self.breaks = False
+        self.captured: list[tuple[int, str, str]] = []
+
+    class Stream:
+        def __init__(self, device: Any) -> None:
+            self.waited_for: list[object] = []
+
+        def wait_stream(self, other: object) -> None:
+            self.waited_for.append(other)
+
+    class Graph:
+        n_replays = 0
+
+        def replay(self) -> None:
+            self.n_replays += 1
+
+    def graph_pool_handle(self) -> int:
+        self.n_pools += 1
+        return self.n_pools
+
+    @contextmanager
+    def stream(self, stream: Any) -> Iterator[None]:
+        before, self.current = self.current, stream
+        try:
+            yield
+        finally:
+            self.current = before
+
+    @contextmanager
+    def graph(self, graph: Any, pool: int, stream: Any, capture_error_mode: str) -> Iterator[None]:
+        self.current = stream
+        yield
+        self.reserved += 100
+        if self.breaks:
+            raise RuntimeError("operation failed due to a previous error during capture\nlong text")
+        self.current = "main"
+        self.captured.append((pool, capture_error_mode, "ok"))
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
+    fake = FakeCuda()
+    main = FakeCuda.Stream(None)
+    fake.current = main
+    replaced = {
+        "Stream": FakeCuda.Stream, "CUDAGraph": FakeCuda.Graph, "stream": fake.stream, "graph": fake.graph,
+        "current_stream": lambda: fake.current, "device": lambda _: nullcontext(),
+        "graph_pool_handle": fake.graph_pool_handle, "memory_reserved": lambda _: fake.reserved,
+    }  # fmt: skip
+    for name, value in replaced.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    return fake
+
+
+def test_what_is_captured_by_cuda_shares_a_pool_while_any_of_it_lives(cuda: FakeCuda) -> None:
+    capture = CudaCapture(CPU)
+    streams: list[object] = []
+
+    def run() -> tuple[torch.Tensor]:
+        streams.append(cuda.current)
+        return (torch.ones(2),)
+
+    replays = [capture(run), capture(run)]
+    assert [pool for pool, *_ in cuda.captured] == [1, 1]
+    assert {mode for _, mode, _ in cuda.captured} == {"thread_local"}
+    assert len(streams) == 6, "two runs to warm up, one that is captured"
+    assert set(streams) == {capture._stream}, "all on the stream of the capture"
+    assert replays[0]()[0].tolist() == [1.0, 1.0]
+    replays.clear()
+    kept = capture(run)
+    assert [pool for pool, *_ in cuda.captured] == [1, 1, 2]
+    assert kept is not None
+
+
+def test_a_broken_capture_is_the_last_and_leaves_the_stream_alone(cuda: FakeCuda) -> None:
+    capture, main = CudaCapture(CPU), cuda.current
+    cuda.breaks = True
+    for _ in range(2):
+        with pytest.raises(CaptureFailed):
+            capture(lambda: (torch.ones(2),))
+        assert cuda.current is main
+    assert cuda.reserved == 100, "the second was not tried"
+
+
+def test_what_reads_on_the_host_is_not_even_captured(cuda: FakeCuda) -> None:
+    capture = CudaCapture(CPU)
+    with pytest.raises(Unrecordable):
+        capture(lambda: (torch.full((2,), float(torch.ones(1).sum().item())),))
+    assert cuda.reserved == 0
+    assert len(cuda.captured) == 0
+    assert capture(lambda: (torch.ones(2),))()[0].tolist() == [1.0, 1.0]
 
 
 def test_cuda_graphs_are_for_nvidias_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
