@@ -30,6 +30,11 @@ from eagle_core.stats import StatsBuilder
 
 CONTEXT_LENGTH = 4096
 MAX_PROMPT = 2000
+LONG = "This answer goes on and on, word after word. " * 40
+ANSWERS = {
+    "one": "First answer.", "two": "Second answer with `code`.", "edited": "Answer to the edited message.",
+    "raw": "See <b>bold</b> & ![image](http://x.invalid/y.png)", "long": LONG, "silent": "",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

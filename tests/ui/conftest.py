@@ -16,7 +16,7 @@ from eagle_core.history import SqliteHistory
 from eagle_core.ui import launch
 from tests.support.browser import TIMEOUT_MS, ready, watch
 from tests.support.chat_page import Page
-from tests.support.fake_session import FakeSession
+from tests.support.fake_session import ANSWERS, FakeSession
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def browser() -> Iterator[Any]:
 @pytest.fixture
 def session() -> FakeSession:
     """What the app talks to; a file may say more."""
-    return FakeSession(default="Some answer.", step_s=0.005)
+    return FakeSession(dict(ANSWERS), default="Some answer.", step_s=0.005)
 
 
 @pytest.fixture

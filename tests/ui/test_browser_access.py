@@ -12,17 +12,6 @@ from tests.support.page_checks import CONTRAST, UNNAMED
 
 pytestmark = MARKS
 
-LONG = "This answer goes on and on, word after word. " * 40
-ANSWERS = {
-    "one": "First answer.", "two": "Second answer with `code`.", "edited": "Answer to the edited message.",
-    "raw": "See <b>bold</b> & ![image](http://x.invalid/y.png)", "long": LONG, "silent": "",
-}  # fmt: skip
-
-
-@pytest.fixture
-def session() -> FakeSession:
-    return FakeSession(dict(ANSWERS), default="Some answer.", step_s=0.005)
-
 
 def test_keys_and_help(open_page: Any, session: FakeSession) -> None:
     page = open_page()

@@ -6,8 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from eagle_core.history import SqliteHistory
 from tests.support.browser import (
     BOX,
@@ -23,20 +21,9 @@ from tests.support.browser import (
     wait_painted,
     wait_texts,
 )
-from tests.support.fake_session import FakeSession
+from tests.support.fake_session import ANSWERS, LONG, FakeSession
 
 pytestmark = MARKS
-
-LONG = "This answer goes on and on, word after word. " * 40
-ANSWERS = {
-    "one": "First answer.", "two": "Second answer with `code`.", "edited": "Answer to the edited message.",
-    "raw": "See <b>bold</b> & ![image](http://x.invalid/y.png)", "long": LONG, "silent": "",
-}  # fmt: skip
-
-
-@pytest.fixture
-def session() -> FakeSession:
-    return FakeSession(dict(ANSWERS), default="Some answer.", step_s=0.005)
 
 
 def test_the_theme_reaches_compare_and_old_tokens_are_explained(open_page: Any) -> None:

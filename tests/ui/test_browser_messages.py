@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import pytest
-
 from tests.support.browser import (
     MARKS,
     n_painted,
@@ -18,20 +16,9 @@ from tests.support.browser import (
     tool,
     wait_texts,
 )
-from tests.support.fake_session import FakeSession
+from tests.support.fake_session import ANSWERS, FakeSession
 
 pytestmark = MARKS
-
-LONG = "This answer goes on and on, word after word. " * 40
-ANSWERS = {
-    "one": "First answer.", "two": "Second answer with `code`.", "edited": "Answer to the edited message.",
-    "raw": "See <b>bold</b> & ![image](http://x.invalid/y.png)", "long": LONG, "silent": "",
-}  # fmt: skip
-
-
-@pytest.fixture
-def session() -> FakeSession:
-    return FakeSession(dict(ANSWERS), default="Some answer.", step_s=0.005)
 
 
 def test_wrong_numbers_are_told_in_the_page(open_page: Any, session: FakeSession) -> None:

@@ -62,7 +62,7 @@ def test_it_works_with_the_network_cut(open_page: Any, browser: Any) -> None:
     other = load(fresh.new_page(), origin)
     talk(other, "two")
     other.click("[data-drawer=settings]")
-    other.wait_for_load_state("networkidle")
+    settled(other)
     assert len(asked) > 10
     assert [url for url in asked if not is_local(url, origin)] == []
     assert other.errors == []

@@ -227,13 +227,16 @@ def test_a_batch_has_a_plot(open_page: Any) -> None:
     page = open_page("/compare", width=390, height=844, color_scheme="dark")
     page.wait_for_selector("#race-batch")
     page.click("#race-batch")
-    page.wait_for_selector(".race .plot tbody tr")
-    n_prompts = page.locator(".race .plot tbody tr").count()
+    page.wait_for_selector(".race .rates tbody tr")
+    n_prompts = page.locator(".race .rates tbody tr").count()
     assert n_prompts >= 5
     assert page.locator(".race .plot .bar-row").count() == 2 * n_prompts
     assert f"{n_prompts} of {n_prompts} answers identical" in page.inner_text(".race .cards")
-    page.locator(".race .plot button").nth(2).click()
-    assert "energy" in page.inner_text(".race .prompt")
+    row = page.locator(".race .rates button").nth(2)
+    named = row.inner_text().rstrip("…")
+    row.click()
+    assert len(named) > 10
+    assert named in page.inner_text(".race .prompt")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     assert page.errors == []
 
