@@ -406,6 +406,8 @@ def rows_rounded(inputs: Any, mask: Any, cache: Any) -> tuple[torch.Tensor]:
 def test_exact_means_bit_for_bit() -> None:
     for is_exact in (False, True):
         deck, cache = deck_of(rows_rounded, is_exact=is_exact), Length()
+        run_steps(deck, graphs.FIRST_CAPTURED, cache)
+        assert bool(deck._refused) == is_exact, "found out before it is kept"
         found = run_steps(deck, 6, cache)
         assert deck.n_replayed() == (0 if is_exact else 1)
         wanted = rows_rounded((torch.tensor([5, 9]),), None, None)[0]
