@@ -223,9 +223,8 @@ class GraphDeck:
         assert self._capture is not None
         rows, keys = key
         device = inputs[0].device
-        with torch.inference_mode(
-            False
-        ):  # plain tensors, so that any later mode may write into them
+        # Plain tensors even under inference mode, so that any later mode may write into them.
+        with torch.inference_mode(False):
             own = tuple(
                 torch.zeros((rows, *one.shape[1:]), dtype=one.dtype, device=device)
                 for one in inputs
