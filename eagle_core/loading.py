@@ -78,7 +78,8 @@ MEMORY_MESSAGES = ("out of memory", "can't allocate memory", "not enough memory"
 class LoadedBase:
     """A base model in evaluation mode on its device. ``name`` is how the user called it.
 
-    ``reproducible`` is whether a row shall be computed alike alone and beside others; ``precision_note`` says
+    ``reproducible`` is whether a row shall be computed alike alone and beside others; ``cuda_graphs`` whether
+    forwards may be replayed as CUDA graphs where the device has them; ``precision_note`` says
     what the precision costs, or why it was chosen; ``inexact_reason`` why drafting may change answers on
     every device, "" if it can't.
     """
@@ -91,6 +92,7 @@ class LoadedBase:
     quantization: str = "none"
     precision_note: str = ""
     inexact_reason: str = ""
+    cuda_graphs: bool = False
 
 
 def load_base(config: LoadConfig, on_event: OnEvent = ignore_event) -> LoadedBase:
@@ -135,6 +137,7 @@ def load_base(config: LoadConfig, on_event: OnEvent = ignore_event) -> LoadedBas
         quantization=quantization,
         precision_note=plan.note,
         inexact_reason=inexact_reason(quantization),
+        cuda_graphs=config.cuda_graphs,
     )
 
 
