@@ -5,7 +5,7 @@ line of text is one block, so that a new token lays out one line. */
   "use strict";
 
   const MAX_PER_FRAME = 600; // tokens drawn at once, so that a long answer does not block the page
-  const LEGEND = "a bar begins a step, the small number is how many tokens the step gave";
+  const LEGEND = "bar: a step begins; small number: tokens it gave";
   const firsts = new WeakMap(); // a step's part in a later line -> its part in the first one
   const facts = new WeakMap(); // element -> [id, origin, depth, step, probability, text, node, draft probability]
   const ORIGINS = { d: "drafted", t: "by the model" };

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import threading
 import traceback
@@ -22,20 +21,13 @@ from eagle_core.compare import (
 from eagle_core.config import LoadConfig
 from eagle_core.errors import EagleError
 from eagle_core.events import DownloadProgress, Event, LoadProgress
+from eagle_core.fit import Machine
 from eagle_core.machine import give_back_memory
 
 if TYPE_CHECKING:
     from eagle_core.session import Message
 
 logger = logging.getLogger(__name__)
-
-IMPORTING = threading.Lock()
-
-
-def import_engine() -> None:
-    """Import the engine, one thread at a time: transformers' lazy modules fail when two begin at once."""
-    with IMPORTING:
-        importlib.import_module("eagle_core.session")
 
 
 class ChatSession(RaceSession, Protocol):
@@ -84,6 +76,15 @@ def races_of(
     if isinstance(session, RacesItself):
         return session.races(prompts, setups, cancel, on_progress)
     return run_races(OneModel(session), prompts, setups, cancel, on_progress)
+
+
+@runtime_checkable
+class KnowsMachine(Protocol):
+    """A session whose engine looks at the machine: this process needs no torch then."""
+
+    def machine(self, device: str | None = None) -> Machine:
+        """As :func:`eagle_core.machine.this_machine`."""
+        ...
 
 
 OnEvent = Callable[[Event], None]
@@ -264,10 +265,10 @@ class SessionSlot:
 
 __all__ = [
     "ChatSession",
+    "KnowsMachine",
     "OpenSession",
     "Opening",
     "RacesItself",
     "SessionSlot",
-    "import_engine",
     "races_of",
 ]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from eagle_core.config import DEFAULT_BASE, LoadConfig
 from eagle_core.ui.app import serve
-from eagle_core.ui.backend import ChatSession, OnEvent, OpenSession, import_engine
+from eagle_core.ui.backend import ChatSession, OnEvent, OpenSession
 from eagle_core.ui.shared import Limited, Limits
 
 logger = logging.getLogger(__name__)
@@ -57,7 +57,6 @@ def load_space(environment: Mapping[str, str] = os.environ) -> Space | None:
         limits = Limits()
 
         def open_limited(on_event: OnEvent) -> ChatSession:
-            import_engine()
             from eagle_core.session import Session
 
             return Limited(Session.open(load, on_event), limits)

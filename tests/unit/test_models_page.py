@@ -21,7 +21,6 @@ from eagle_core.errors import BadToken, Cancelled, ConfigError, EagleError, Mode
 from eagle_core.events import DownloadProgress, LoadProgress
 from eagle_core.fit import Machine
 from eagle_core.overview import load_config
-from eagle_core.ui import backend
 from eagle_core.ui.backend import SessionSlot
 from eagle_core.ui.model_cards import card_html, rows_html, work_html
 from eagle_core.ui.models_page import ModelsHandlers, precision_choice
@@ -297,18 +296,6 @@ def handlers(can_change: bool = True, slot: SessionSlot | None = None) -> Models
 
 def text_of(updates: list[Any]) -> str:
     return " ".join(update for update in updates if isinstance(update, str))
-
-
-def test_the_engine_is_imported_by_one_thread_at_a_time() -> None:
-    page = handlers()
-    found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(page.machine()))
-    with backend.IMPORTING:  # as while the model is opened
-        thread.start()
-        thread.join(0.2)
-        assert not found
-    thread.join(60)
-    assert found[0].free_ram_bytes > 0
 
 
 def test_strangers_only_look() -> None:
