@@ -193,11 +193,7 @@ class ModelsHandlers:
             row = look_up(name.strip(), own(head), machine)
         except EagleError as error:
             return View(notice=explained(error), card=NOTHING).updates()
-        session = self.slot.session
-        is_in_use = (
-            own(head) is None and session is not None and session.info.base == row.entry.name
-        )
-        card = card_html(row, own(head), is_in_use, self.can_change)
+        card = card_html(row, head=own(head), can_change=self.can_change)
         return View(notice=NOTHING, card=card, precision=precision_choice(row, machine)).updates()
 
     def fetch(self, name: str, head: str | None) -> list[Any]:
