@@ -23,6 +23,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from eagle_core.worth import Worth
+
 logger = logging.getLogger(__name__)
 
 WINDOW = 64  # steps that a way is judged by
@@ -115,13 +117,21 @@ class Pace:
 
     def next_way(self, n_tokens: int) -> int:
         """The way of the step that begins now; ``n_tokens`` is what the one that ends has yielded."""
-        now = self._clock()
+        self.finish(n_tokens)
+        return self.begin()
+
+    def finish(self, n_tokens: int) -> None:
+        """The step that runs, if one does, has ended and yielded ``n_tokens``."""
         if self._running is not None and n_tokens > 0:
             way, start = self._running
-            self._ways[way].steps.append((n_tokens, now - start))
+            self._ways[way].steps.append((n_tokens, self._clock() - start))
             self._count(way)
+        self._running = None
+
+    def begin(self) -> int:
+        """The way of the step that begins now."""
         way = self._trial[0] if self._trial is not None else self._best
-        self._running = way, now
+        self._running = way, self._clock()
         return way
 
     def _count(self, way: int) -> None:
@@ -180,6 +190,7 @@ class PaceBook:
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
         self._paces: dict[str, Pace] = {}
+        self.worth = Worth()  # what the parts of a step are worth; measured anew at each start
         self._known = self._load()
 
     def _load(self) -> dict[str, Any]:
