@@ -438,6 +438,11 @@ class LoadConfig:
         True,
         "In 16 bits: the same answer with and without drafting, where the device allows it.",
     )
+    cuda_graphs: bool = setting(
+        False,
+        "On an NVIDIA GPU: replay forwards as CUDA graphs instead of launching every operation, where that "
+        "is found to give the same. Not tried on a GPU yet, so only where asked for.",
+    )
 
     def __post_init__(self) -> None:
         check_limits(self)

@@ -28,6 +28,7 @@ from eagle_core.head_precision import is_int8
 from eagle_core.heads.base import DraftHead
 from eagle_core.heads.scorer import draft_scorer
 from eagle_core.kernels.attention import uses_rows_attention
+from eagle_core.kernels.graphs import KEPT_FINITE, Captures, GraphDeck
 from eagle_core.kernels.ops import has_kernels, top
 from eagle_core.kernels.tape import FIXED_ROPES, TapeDeck
 from eagle_core.lookup import SURE_MATCH, RepeatIndex, with_path
@@ -53,6 +54,7 @@ class EagleDrafter:
             unless the head has its own.
         capacity: tokens that one request may have, prompt and answer together.
         paces: where what ``auto`` measures is kept; None: with this drafter.
+        captures: captures the head's forwards as graphs of the device; None: none are.
     """
 
     name = "eagle"
@@ -65,6 +67,7 @@ class EagleDrafter:
         tree: TreeConfig,
         capacity: int,
         paces: PaceBook | None = None,
+        captures: Captures | None = None,
     ) -> None:
         self._head, self._embed = head, head.embed_tokens or embed
         self._vocabulary = head.draft_vocabulary
@@ -78,6 +81,9 @@ class EagleDrafter:
         self._cache = KVCache(head.n_layers, capacity + max_drafted_rows(tree))
         self._repeats = RepeatIndex()
         self._tapes = TapeDeck(self._forward) if _can_be_recorded(head) else None
+        self.graphs: GraphDeck | None = None
+        if captures is not None and _can_be_captured(head):
+            self.graphs = GraphDeck(self._forward, captures, head.dtype)
         # [D], the head's guess of the pending token's feature
         self._predicted: Tensor | None = None
         # Committed tokens that the head has not read yet, with their features, and the token after them.
@@ -279,9 +285,9 @@ class EagleDrafter:
         self, tokens: Tensor, features: Tensor, positions: Tensor, mask: Tensor | None
     ) -> Tensor:
         """Head forward over [R] tokens and [R, D] features; writes R cache rows. Returns [R, D]."""
-        if self._tapes is None:
-            return self._forward((tokens, features, positions), mask, self._cache)[0]
-        return self._tapes.run((tokens, features, positions), mask, self._cache)[0]
+        deck = self.graphs or self._tapes
+        run = self._forward if deck is None else deck.run
+        return run((tokens, features, positions), mask, self._cache)[0]
 
     def _forward(
         self, inputs: tuple[Tensor, ...], mask: Tensor | None, cache: KVCache
@@ -431,6 +437,12 @@ def _check_finite(features: Tensor) -> None:
 def _can_be_recorded(head: DraftHead) -> bool:
     config: Any = getattr(head.layers[0].self_attn, "config", None)
     return uses_rows_attention(config) and config.rope_parameters["rope_type"] in FIXED_ROPES
+
+
+def _can_be_captured(head: DraftHead) -> bool:
+    config: Any = getattr(head.layers[0].self_attn, "config", None)
+    is_fit = head.dtype in KEPT_FINITE and not uses_rows_attention(config)
+    return is_fit and config.rope_parameters["rope_type"] in FIXED_ROPES
 
 
 def max_drafted_rows(tree: TreeConfig) -> int:

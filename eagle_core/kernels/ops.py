@@ -18,6 +18,7 @@ from eagle_core.kernels.recording import GATED_MLP, LINEAR, RMS_NORM, active, fl
 
 PANEL = 32  # output columns that lie together
 LANES = 16
+COMPARED = 1 << 17  # weights that are compared at once
 FLOAT32, BFLOAT16, INT8 = range(3)  # how a packed weight is kept; rows.cpp
 
 _pointer, _int64 = ctypes.c_void_p, ctypes.c_int64
@@ -98,8 +99,13 @@ class PackedWeight:
 
 def _smallest(weight: Tensor) -> Tensor:
     """The weight in bfloat16 if that is exact, else in float32."""
+    if weight.dtype == torch.bfloat16:
+        return weight
     small = weight.to(torch.bfloat16)
-    return small if bool((small.float() == weight).all()) else weight.float()
+    n_rows = max(COMPARED // weight.shape[1], 1)  # pieces that the processor's cache holds
+    pieces = zip(torch.split(small, n_rows), torch.split(weight, n_rows), strict=True)
+    is_exact = all(torch.equal(some.float(), whole) for some, whole in pieces)
+    return small if is_exact else weight.float()
 
 
 def has_fast_int8() -> bool:
