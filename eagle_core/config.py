@@ -41,8 +41,8 @@ FIGURE_9: Shape = (
 # Where the host sees the head's scores without waiting, ``auto`` grows one tree as far as it pays, at most to
 # this depth, branching and size.
 LARGEST_AUTO_TREE = (5, 2, 12)
-# Elsewhere: those of the trees that ``auto`` tries beside plain steps and lookup alone; the first is what measured
-# best on the default model as a fixed tree.
+# Elsewhere: those of the trees that ``auto`` tries beside plain steps and lookup alone; the first is what
+# measured best on the default model as a fixed tree.
 AUTO_TREES = ((2, 2, 3), (1, 2, 2), (5, 4, 16))
 
 MAX_BIAS = 100  # OpenAI's limit: beyond it a token is as good as banned, or certain

@@ -90,6 +90,15 @@ class DraftTree:
         parents = torch.arange(-1, n_drafted, device=tokens.device)  # [K + 1]
         return cls(torch.cat((pending.reshape(1), tokens)), parents, n_drafted)
 
+    def first_nodes(self, n_nodes: int) -> DraftTree:
+        """The tree without its last nodes, which are nobody's parents then."""
+        if n_nodes >= self.n_nodes:
+            return self
+        scores = None if self.draft_scores is None else self.draft_scores[:n_nodes]
+        return DraftTree(
+            self.tokens[:n_nodes], self.parents[:n_nodes], self.max_depth, draft_scores=scores
+        )
+
     @property
     def n_nodes(self) -> int:
         """Nodes, the pending one included."""

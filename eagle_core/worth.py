@@ -16,9 +16,10 @@ from torch import Tensor
 
 FADE = 0.98  # what a step before still counts
 FEW = 12  # steps that must be known before their measurements are used
-# Before that: what one more row, and one more level, must bring in tokens.
-USUAL_ROW, USUAL_LEVEL = 0.08, 0.2
-LONGEST = 3.0  # times the usual step: longer ones were disturbed, and count as that
+# Before that: what one more row and one more level cost, as parts of a step of one row, and what that brings.
+USUAL_VALUE = 1.3
+USUAL_ROW_COST, USUAL_LEVEL_COST = 0.06, 0.15
+LONGEST = 1.5  # times the expected: longer ones were disturbed, and count as that
 MOST_ROW = 0.3  # of a step of one row: a row never costs more
 GOES_ON = 0.6  # of a node's value, what its best children have together
 LEAST_TRUST, MOST_TRUST = 0.3, 2.0
@@ -51,6 +52,10 @@ class _Line:
         return (self.n * self.xy - self.x * self.y) / spread
 
 
+def _at_most(seconds: float, known: _Line) -> float:
+    return min(seconds, LONGEST * known.mean) if known.n > FEW / 2 else seconds
+
+
 class Worth:
     """Says which parts of the next step pay.
 
@@ -60,22 +65,33 @@ class Worth:
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
         self._clock = clock
         self._line = _Line()  # seconds of a step without the drafter's, by rows
+        self._level, self._reading = (
+            _Line(),
+            _Line(),
+        )  # seconds of a level, and of reading before it
         self._n_known = 0
-        self._tokens = self._seconds = 0.0  # of all steps
-        self._levels = self._level_seconds = 0.0
+        self._tokens = self._costs = 0.0  # of all steps
         self._came = self._expected = 1.0  # drafted tokens that were accepted, and were to be
         self._start: float | None = None  # of the step that runs
         self._is_proposing = False
         self._own_s = self._read_s = 0.0
-        self._n_rows, self._hopes = 1, -1.0
+        self._n_rows, self._n_levels, self._hopes = 1, 0, -1.0
 
-    def begin(self, n_tokens: int) -> None:
-        """A proposal begins; the step before it yielded ``n_tokens``, 0 if there was none."""
-        now = self._clock()
+    def begin(self, n_tokens: int) -> float | None:
+        """A proposal begins; the step before it yielded ``n_tokens``, 0 if there was none.
+
+        Returns: what that step costs, in steps of one row; None if there was none. It is what such a step
+            takes by all that is known, not what this one took: a machine is not always equally fast.
+        """
+        now, cost = self._clock(), None
         if self._start is not None and n_tokens > 0:
             self._learn(n_tokens, now - self._start)
+            cost = self._cost()
+            self._tokens = FADE * self._tokens + n_tokens
+            self._costs = FADE * self._costs + cost
         self._start, self._is_proposing = now, True
         self._own_s = self._read_s = 0.0
+        return cost
 
     def read(self, seconds: float) -> None:
         """The head read committed tokens for ``seconds``, which no level is to blame for."""
@@ -95,53 +111,71 @@ class Worth:
         seconds = self._clock() - self._start - self._read_s
         self._own_s += seconds
         self._is_proposing = False
-        self._n_rows, self._hopes = n_rows, hopes
+        self._n_rows, self._n_levels, self._hopes = n_rows, n_levels, hopes
         if n_levels:
-            self._levels = FADE * self._levels + n_levels
-            self._level_seconds = FADE * self._level_seconds + min(seconds, self._longest(n_levels))
+            self._level.add(0.0, _at_most(seconds / n_levels, self._level))
+            self._reading.add(0.0, _at_most(self._read_s, self._reading))
 
     def pause(self) -> None:
         """The time until the next proposal is nobody's: an answer ended."""
         self._start = None
         self._is_proposing = False
 
-    def _longest(self, n_levels: int) -> float:
-        known = self._level_seconds / self._levels if self._levels > FEW else float("inf")
-        return LONGEST * known * n_levels
-
     def _learn(self, n_tokens: int, seconds: float) -> None:
         target_s = max(seconds - self._own_s, 0.0)
         if self._n_known >= FEW:
-            target_s = min(target_s, LONGEST * self._line.mean)
+            expected = self._one_row_s * (1 + self._row_cost * (self._n_rows - 1))
+            target_s = min(target_s, LONGEST * expected)
         self._line.add(self._n_rows, target_s)
         self._n_known += 1
-        self._tokens = FADE * self._tokens + n_tokens
-        self._seconds = FADE * self._seconds + target_s + self._own_s
         if self._hopes > 0.0:
             self._came = FADE * self._came + n_tokens - 1
             self._expected = FADE * self._expected + self._hopes
 
     @property
-    def is_known(self) -> bool:
-        """Whether enough was measured."""
-        return self._n_known >= FEW and self._seconds > 0.0
+    def _one_row_s(self) -> float:
+        """Seconds of a step of one row."""
+        mean_rows = self._line.x / self._line.n
+        slope = max(self._line.slope or 0.0, 0.0)
+        return max(self._line.mean - slope * (mean_rows - 1), 0.5 * self._line.mean, 1e-9)
+
+    @property
+    def _row_cost(self) -> float:
+        """One more row, as a part of a step of one row."""
+        slope = self._line.slope
+        if self._n_known < FEW or slope is None:
+            return USUAL_ROW_COST
+        return min(max(slope / self._one_row_s, 0.0), MOST_ROW)
+
+    @property
+    def _level_cost(self) -> float:
+        """One more level, as a part of a step of one row."""
+        if self._n_known < FEW or self._level.n < FEW / 2:
+            return USUAL_LEVEL_COST
+        return self._level.mean / self._one_row_s
+
+    def _cost(self) -> float:
+        """What a step like the last one costs, in steps of one row."""
+        cost = 1 + self._row_cost * (self._n_rows - 1)
+        if self._n_levels:
+            reading = self._reading.mean / self._one_row_s if self._n_known >= FEW else 0.0
+            cost += self._level_cost * self._n_levels + reading
+        return cost
+
+    @property
+    def _value(self) -> float:
+        """Tokens that the time of a step of one row brings."""
+        return self._tokens / self._costs if self._n_known >= FEW else USUAL_VALUE
 
     @property
     def row(self) -> float:
         """Tokens that one more row must bring."""
-        slope = self._line.slope
-        if not self.is_known or slope is None:
-            return USUAL_ROW
-        mean_rows = self._line.x / self._line.n
-        one_row = max(self._line.mean - slope * (mean_rows - 1), 0.5 * self._line.mean)
-        return self._tokens / self._seconds * min(max(slope, 0.0), MOST_ROW * one_row)
+        return self._value * self._row_cost
 
     @property
     def level(self) -> float:
         """Tokens that one more level must bring."""
-        if not self.is_known or self._levels < FEW:
-            return USUAL_LEVEL
-        return self._tokens / self._seconds * self._level_seconds / self._levels
+        return self._value * self._level_cost
 
     @property
     def trust(self) -> float:
@@ -155,8 +189,17 @@ class Worth:
         return bool(sum(gains) > self.level)
 
     def n_worth(self, values: Tensor) -> int:
-        """How many of the nodes [N] are worth a row each."""
-        return int((self.trust * values.exp() > self.row).sum())
+        """How many of the nodes [N] are worth a row each, filled up to a usual count."""
+        n_nodes = int((self.trust * values.exp() > self.row).sum())
+        return min(-(-n_nodes // 2) * 2 if n_nodes > 1 else n_nodes, values.shape[0])
 
 
-__all__ = ["Worth"]
+def usual_nodes(n_nodes: int) -> int:
+    """The next lower usual count of drafted nodes: 0, 1 and even ones.
+
+    A forward of a count of rows that is new costs several others before it is recorded.
+    """
+    return n_nodes if n_nodes < 2 else n_nodes // 2 * 2
+
+
+__all__ = ["Worth", "usual_nodes"]

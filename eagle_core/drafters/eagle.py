@@ -19,10 +19,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eagle_core.cache import KVCache
+from eagle_core.choice import Choice
 from eagle_core.config import GenerationConfig, TreeConfig
 from eagle_core.draft_plan import DraftPlan, DrawnCandidates, Pick, draft_plan
 from eagle_core.drafters.base import Budget
-from eagle_core.drafters.choice import Choice
 from eagle_core.errors import DraftError
 from eagle_core.head_precision import is_int8
 from eagle_core.heads.base import DraftHead
@@ -41,8 +41,9 @@ from eagle_core.tree import (
     shape_for_draws,
     without_idle_nodes,
 )
+from eagle_core.worth import usual_nodes
 
-MOST_UNREAD = 16  # committed tokens that may wait for the head; a prompt does not
+MOST_UNREAD = 128  # committed tokens that may wait for the head; a prompt does not
 
 
 class EagleDrafter:
@@ -94,7 +95,8 @@ class EagleDrafter:
     def _use(self, tree: TreeConfig) -> None:
         """Draft by ``tree`` from now on; under ``auto`` by what was measured of it before, if it was."""
         self._tree = self._fixed_tree = tree.ways[0]
-        on_host = next(self._head.parameters()).device.type == "cpu"
+        # Who recommends a tree gets it; else what pays of a tree is seen where its scores are at hand.
+        on_host = next(self._head.parameters()).device.type == "cpu" and tree.start is None
         self._choice = Choice(tree, self._paces, on_host=on_host) if tree.policy == "auto" else None
         self._worth = self._choice.worth if self._choice is not None else None
         self._n_lookup = tree.lookup
@@ -231,7 +233,10 @@ class EagleDrafter:
         if not repeat:
             return tree
         self._hopes = -1.0
-        return with_path(tree, repeat, n_new, budget.max_depth)
+        n_head_nodes, tree = tree.n_nodes - 1, with_path(tree, repeat, n_new, budget.max_depth)
+        if self._worth is None:
+            return tree
+        return tree.first_nodes(1 + max(usual_nodes(tree.n_nodes - 1), n_head_nodes))
 
     def _repeat(self, pending: Tensor) -> tuple[list[int], int]:
         """What followed the last words where they stood before, and how many words matched."""

@@ -46,15 +46,15 @@ class Choice:
             self._ways = [[*drafted, looked_up, plain]]
             names = [name]
         self._paces: list[Pace] = [
-            paces.of(name, len(ways)) for name, ways in zip(names, self._ways, strict=True)
+            paces.of(name, len(ways), has_costs=on_host)
+            for name, ways in zip(names, self._ways, strict=True)
         ]
 
     def finish(self, n_tokens: int) -> None:
         """The step before has ended and yielded ``n_tokens``; the next proposal begins."""
+        cost = self.worth.begin(n_tokens) if self.worth is not None else None
         for pace in self._paces:
-            pace.finish(n_tokens)
-        if self.worth is not None:
-            self.worth.begin(n_tokens)
+            pace.finish(n_tokens, cost)
 
     def begin(self, repeat: Sequence[int]) -> Way:
         """The way of the step that begins; ``repeat`` is what was looked up."""
