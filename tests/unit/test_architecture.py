@@ -25,7 +25,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("catalog", "instance"),
     ("own_models", "fit"),
     ("kernels", "history", "context"),
-    ("tree", "sampling", "processors"),
+    ("tree", "sampling", "processors", "worth"),
     (
         "drafters.base",
         "verify",
@@ -38,7 +38,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "draft_plan",
         "quantization",
     ),
-    ("capture", "masks"),
+    ("capture", "masks", "choice"),
     ("target", "default_model", "placement", "head_precision"),
     ("heads", "sources"),
     ("models", "machine"),
