@@ -149,8 +149,9 @@ def estimate(
         head_weights = head.n_parameters
         if not head.has_lm_head:  # the scorer is a slice of the base's
             head_weights += head.n_draft_vocabulary * base.hidden_size
-        copy_bytes = QUANTIZED_BYTES["int8"] if packed_bytes else 0  # packed for the kernels
-        head_bytes = round(head_weights * (value_bytes + copy_bytes))
+        head_bytes = round(
+            head_weights * (QUANTIZED_BYTES["int8"] if packed_bytes else value_bytes)
+        )
         cache += 2 * head.n_layers * head.n_kv_heads * head.head_dim * rows * value_bytes
     n_nodes = 1 + (tree or TreeConfig()).max_nodes
     work = n_nodes * base.vocab_size * (value_bytes + LOGIT_COPIES * 4)

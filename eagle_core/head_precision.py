@@ -49,7 +49,7 @@ def place_head(
         require_bitsandbytes("a head in nf4", device.type)
         quantize_linears(head, dtype)
     head = head.to(device)
-    pack_layers(head, is_int8=is_int8)
+    pack_layers(head, is_int8=is_int8, frees=True)
     use_rows_attention(head)
     return head
 

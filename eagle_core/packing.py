@@ -26,13 +26,14 @@ from torch import Tensor, nn
 from eagle_core.kernels import ops
 from eagle_core.kernels.attention import NAME as ROWS_ATTENTION
 from eagle_core.kernels.attention import set_attention
-from eagle_core.kernels.memory import LargePages
+from eagle_core.kernels.memory import LargePages, give_back
 
 logger = logging.getLogger(__name__)
 
 PACKED_FOR_ROWS = 16  # what MKL's packing is tuned to; other counts work as well
 MOST_ROWS = 64  # beyond, the ordinary product is as fast as MKL's packed one
 PLAIN = "plain_module"  # under this name a faster module remembers the one it replaces
+GIVEN_BACK = 32 << 20  # bytes that are freed before they are given back
 TOLERANCE = 1e-4  # relative to the largest value; float32 in another order of summation: 1e-6
 
 
@@ -240,6 +241,15 @@ class _Swap:
     kept: frozenset[int] = frozenset()
     pages: LargePages = field(default_factory=LargePages)
 
+    freed: list[int] = field(default_factory=lambda: [0])  # bytes since memory was given back
+
+    def note_freed(self, n_bytes: int) -> None:
+        """What was let go is given back to the system now and then: packed weights do not lie where it was."""
+        self.freed[0] += n_bytes
+        if self.freed[0] >= GIVEN_BACK:
+            self.freed[0] = 0
+            give_back()
+
     @property
     def pages_now(self) -> LargePages | None:
         """For a form that is compared with its layer: if it is rounded afterwards, it is not what is kept."""
@@ -278,6 +288,7 @@ def _swap(parent: nn.Module, name: str, faster: nn.Module, swap: _Swap) -> None:
     if swap.frees and isinstance(faster, Packed):
         for linear, _ in faster.parts():
             if id(linear.weight) not in swap.kept:
+                swap.note_freed(linear.weight.nbytes)
                 _let_go(linear)
 
 

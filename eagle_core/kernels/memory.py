@@ -7,6 +7,7 @@ asks for them.
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import mmap
 
@@ -18,6 +19,15 @@ logger = logging.getLogger(__name__)
 LARGE_PAGE = 2 << 20  # bytes
 REGION = 32 << 20  # bytes asked for at once; what is not written to takes no memory
 LINE = 64  # bytes that are read at once: where a weight may begin
+
+
+def give_back() -> None:
+    """Return memory that was freed to the system, where the C library keeps it for later (glibc)."""
+    try:
+        trim = ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError, TypeError):  # another C library
+        return
+    trim(0)
 
 
 class LargePages:
@@ -53,4 +63,4 @@ class LargePages:
         return torch.frombuffer(region, dtype=torch.uint8)  # keeps the region alive
 
 
-__all__ = ["LARGE_PAGE", "LargePages"]
+__all__ = ["LARGE_PAGE", "LargePages", "give_back"]
