@@ -244,7 +244,7 @@ class _Swap:
     freed: list[int] = field(default_factory=lambda: [0])  # bytes since memory was given back
 
     def note_freed(self, n_bytes: int) -> None:
-        """What was let go is given back to the system now and then: packed weights do not lie where it was."""
+        """What was let go is given back to the system now and then: nothing packed lies there again."""
         self.freed[0] += n_bytes
         if self.freed[0] >= GIVEN_BACK:
             self.freed[0] = 0
