@@ -35,10 +35,17 @@ class EagleError(Exception):
         self.got = got
         self.hint = hint
 
+    @property
+    def comparison(self) -> str:
+        """What was expected and what was there instead; "" where neither is known."""
+        expected = f"expected {self.expected}" if self.expected else ""
+        got = f"got {self.got or 'nothing'}" if self.got or self.expected else ""
+        return "; ".join(part for part in (expected, got) if part)
+
     def __str__(self) -> str:
         text = self.message
-        if self.expected or self.got:
-            text += f" (expected {self.expected or 'something else'}; got {self.got or 'nothing'})"
+        if self.comparison:
+            text += f" ({self.comparison})"
         return f"{text}. {self.hint}" if self.hint else text
 
 

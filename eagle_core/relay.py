@@ -66,7 +66,7 @@ def precision_of(info: SessionInfo) -> str:
     """What is loaded, by the name that a user chooses it by."""
     if info.quantization == "int8-bnb":
         return "int8"
-    return info.dtype if info.quantization == "none" else info.quantization
+    return info.precision
 
 
 def fit_of(entry: CatalogEntry, precision: Precision, machine: Machine) -> Fit | None:

@@ -43,5 +43,10 @@ class SessionInfo:
     head_dtype: str | None = None
     chat_template: str | None = None
 
+    @property
+    def precision(self) -> str:
+        """What the base computes in, by the name that a user knows it by."""
+        return self.dtype if self.quantization == "none" else self.quantization
+
 
 __all__ = ["Message", "SessionInfo"]

@@ -37,7 +37,7 @@ def certify(session: Session, on_check: Callable[[Check], None] | None = None) -
     return Certificate(
         base=session.info.base,
         head=session.info.head,
-        dtype=session.info.dtype,
+        dtype=session.info.precision,
         device=session.info.device,
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         version=__version__,

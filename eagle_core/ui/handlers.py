@@ -35,6 +35,7 @@ FIGURES_S = 0.24
 MAX_SEED = 2**63
 # So much of an answer is lost at most when the machine fails.
 SAVE_S = 2.0
+BUSY = "An answer is in progress. Stop it first, or wait for it."
 EXAMPLES = (
     "Write a short story about a lighthouse keeper who finds a message in a bottle.",
     "Explain recursion with a small Python example.",
@@ -46,6 +47,14 @@ EXAMPLES = (
 def reproducible_box(info: Any) -> Any:
     """The switch as the session has it; nothing is to be chosen where float32 is exact anyway."""
     return gr.update(value=info.reproducible, interactive=info.dtype != "float32")
+
+
+def header_of(session: ChatSession | None) -> str:
+    """The title line; with what is loaded and verified once a session is open."""
+    if session is None:
+        return render.header_html(None)
+    info = session.info
+    return render.header_html(info, last_certificate(info.base, info.head, info.precision))
 
 
 class Handlers:
@@ -94,9 +103,8 @@ class Handlers:
         if session is not None:
             box = gr.update(interactive=True, placeholder="Message the model")
             status = render.status_html(None)
-            info = session.info
-            header = render.header_html(info, last_certificate(info.base, info.head, info.dtype))
-            return header, "", status, box, reproducible_box(info), gr.update(active=False)
+            switch = reproducible_box(session.info)
+            return header_of(session), "", status, box, switch, gr.update(active=False)
         timer = gr.update(active=not opening.has_failed)
         return gr.skip(), render.opening_html(opening), gr.skip(), gr.skip(), gr.skip(), timer
 
@@ -104,15 +112,18 @@ class Handlers:
         """Header and notice after rows are computed alike alone and beside others, or not any more."""
         session = self.slot.session
         if session is None:
-            return gr.skip(), render.notice_html("info", "The model is still loading.")
+            return gr.skip(), render.notice_html("info", f"{self.slot.opening.message}.")
         try:
             session.set_reproducible(is_on)
         except EagleError as error:
             return gr.skip(), error_notice(error)
         info = session.info
-        header = render.header_html(info, last_certificate(info.base, info.head, info.dtype))
         why = render.notice_html("info", info.rounding_reason) if info.rounding_reason else ""
-        return header, why
+        return header_of(session), why
+
+    def absent(self) -> Frame:
+        """No model is here: what is being done, or why it failed; the page looks on until one is."""
+        return Frame(notice=render.opening_html(self.slot.opening), timer=gr.update(active=True))
 
     def frame(self, room: Room, settings: Settings | None = None, **parts: Any) -> Frame:
         """A frame with the whole conversation, its tools, and the context's use if the settings are known."""
@@ -154,14 +165,9 @@ class Handlers:
             yield self.frame(room, notice=error_notice(error))
             return
         if session is None or room.is_busy:
-            hint = (
-                "The model is still loading; send again in a moment."
-                if session is None and not self.slot.opening.has_failed
-                else "The model could not be loaded; the reason is shown above."
-                if session is None
-                else "An answer is in progress. Stop it first, or wait for it."
+            yield (
+                self.absent() if session is None else Frame(notice=render.notice_html("info", BUSY))
             )
-            yield Frame(notice=render.notice_html("info", hint))
             return
         settings, plan = as_another_version(room, settings, plan)
         cancel = room.cancel = threading.Event()
@@ -202,6 +208,7 @@ class Handlers:
                 settings,
                 status=render.status_html(pump.transcript),
                 notice="",
+                header=header_of(session),
                 box=busy_box() if writer.plan.box is None else busy_box(value=""),
                 library=self.library_if_any(room),
             )
@@ -374,4 +381,4 @@ def tab_of(request: gr.Request) -> str:
     return str(request.session_hash)
 
 
-__all__ = ["EXAMPLES", "Handlers"]
+__all__ = ["EXAMPLES", "Handlers", "header_of"]

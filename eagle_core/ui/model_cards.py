@@ -36,13 +36,8 @@ def work_html(state: State) -> str:
 def loaded_html(info: SessionInfo) -> str:
     """What is in use."""
     head = f" with {info.head}" if info.head else ", no draft head"
-    text = f"{info.base}{head}, in {precision_text(info)} on {info.device}"
+    text = f"{info.base}{head}, in {info.precision} on {info.device}"
     return f'<p class="in-use">In use: <b>{escape(text)}</b></p>'
-
-
-def precision_text(info: SessionInfo) -> str:
-    """The precision of a loaded model."""
-    return info.dtype if info.quantization == "none" else info.quantization
 
 
 def token_html() -> str:
@@ -129,4 +124,4 @@ def buttons_html(row: Row, head: str | None, is_in_use: bool) -> str:
     )
 
 
-__all__ = ["card_html", "loaded_html", "precision_text", "rows_html", "token_html", "work_html"]
+__all__ = ["card_html", "loaded_html", "rows_html", "token_html", "work_html"]

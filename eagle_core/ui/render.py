@@ -295,8 +295,11 @@ def header_html(info: SessionInfo | None, certificate: Certificate | None = None
     if info is not None:
         head = f" + {info.n_head_parameters / 1e6:.0f}M head" if info.head else ", no draft head"
         model = f"{info.n_parameters / 1e6:.0f}M{head}"
-        precision = info.dtype if info.quantization == "none" else info.quantization
-        names = [info.base.rstrip("/").rsplit("/", 1)[-1], model, f"{precision} on {info.device}"]
+        names = [
+            info.base.rstrip("/").rsplit("/", 1)[-1],
+            model,
+            f"{info.precision} on {info.device}",
+        ]
         chips = "".join(f'<span class="chip">{escape(name)}</span>' for name in names)
         reasons = (
             (f"drafting: {info.drafting}", info.drafting_reason),

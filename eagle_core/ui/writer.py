@@ -133,7 +133,7 @@ class AnswerWriter:
         try:
             if transcript.text:
                 name = info.base.rstrip("/").rsplit("/", 1)[-1]
-                figures = figures_of(transcript, name, info.dtype, temperature)
+                figures = figures_of(transcript, name, info.precision, temperature)
                 if self.plan.continued is not None:
                     figures["is_continuation"] = True
                 message = self._message(transcript)

@@ -55,6 +55,10 @@ class FakeInfo:
     weight_bytes: int = 0
     quantization: str = "none"
 
+    @property
+    def precision(self) -> str:
+        return self.dtype if self.quantization == "none" else self.quantization
+
 
 class FakeSession:
     """Answers from ``answers`` (prompt to text) or ``default``; tokens are pieces of 1 to 4 characters.

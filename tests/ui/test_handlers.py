@@ -166,9 +166,10 @@ def test_loading_is_polled_until_ready() -> None:
     slot = SessionSlot()
     handlers = Handlers(slot, Rooms(lambda: SqliteHistory(None)))
     frames = run(handlers.send("hi", tab("a"), *DEFAULTS))
-    assert "still loading" in frames[0][4]
+    assert "Loading the model" in frames[0][4]
+    assert frames[0][-1]["active"]  # the page looks on until it is there
     assert handlers.poll_opening()[-1]["active"]
-    assert "still loading" in handlers.set_reproducible(False)[1]
+    assert "Loading the model" in handlers.set_reproducible(False)[1]
     slot.session = FakeSession()  # type: ignore[assignment]
     assert "answers may part" in handlers.set_reproducible(False)[0]
     header, _, status, box, switch, timer = handlers.poll_opening()
