@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from eagle_core.kernels import ops
 from eagle_core.kernels.attention import NAME as ROWS_ATTENTION
 from eagle_core.kernels.attention import set_attention
+from eagle_core.kernels.memory import settle
 
 logger = logging.getLogger(__name__)
 
@@ -45,10 +46,14 @@ class Packed(nn.Module, ABC):
     def parts(self) -> Parts:
         """The linear layers, each with what unpacks the weight that is computed with."""
 
-    @property
     @abstractmethod
+    def weights(self) -> list[ops.PackedWeight]:
+        """The packed weights; one that layers share is the last one's."""
+
+    @property
     def n_bytes(self) -> int:
         """Bytes of the packed weights."""
+        return sum(weight.data.nbytes for weight in self.weights())
 
 
 class RowLinear(Packed):
@@ -68,10 +73,9 @@ class RowLinear(Packed):
         """The layer itself."""
         return [(self, self._packed.unpacked)]
 
-    @property
-    def n_bytes(self) -> int:
-        """Bytes of the packed weight."""
-        return self._packed.data.nbytes
+    def weights(self) -> list[ops.PackedWeight]:
+        """Its one weight."""
+        return [self._packed]
 
     @property
     def is_int8(self) -> bool:
@@ -91,9 +95,9 @@ class _JointProduct:
         self._outputs: Tensor | None = None
 
     @property
-    def n_bytes(self) -> int:
-        """Bytes of the packed weight."""
-        return self._packed.data.nbytes
+    def weight(self) -> ops.PackedWeight:
+        """The joint weight."""
+        return self._packed
 
     def part(self, inputs: Tensor, begin: int, end: int, is_last: bool) -> Tensor:
         """Columns of the product; it is taken once per input and forgotten with its last part."""
@@ -129,10 +133,9 @@ class JointLinear(Packed):
         end = self._begin + self.out_features
         return [(self, partial(self._joint.rows, self._begin, end))]
 
-    @property
-    def n_bytes(self) -> int:
-        """Bytes of the joint weight, counted once."""
-        return self._joint.n_bytes if self._is_last else 0
+    def weights(self) -> list[ops.PackedWeight]:
+        """The joint weight, if this is the last of its layers."""
+        return [self._joint.weight] if self._is_last else []
 
 
 class RowGatedMlp(Packed):
@@ -157,10 +160,9 @@ class RowGatedMlp(Packed):
             (self.down_proj, self._down.unpacked),
         ]
 
-    @property
-    def n_bytes(self) -> int:
-        """Bytes of the packed weights."""
-        return self._gate_up.data.nbytes + self._down.data.nbytes
+    def weights(self) -> list[ops.PackedWeight]:
+        """Gate and up as one, and down."""
+        return [self._gate_up, self._down]
 
 
 class RowRmsNorm(nn.Module):
@@ -219,6 +221,7 @@ def pack_layers(
     n_swapped = _swap_children(model, swap)
     if widens:
         model.float()
+    settle([weight for module in _packed(model) for weight in module.weights()])
     return n_swapped
 
 
@@ -289,7 +292,7 @@ def count_let_go(model: nn.Module) -> int:
 
 def bytes_read(model: nn.Module) -> int:
     """Bytes of weights that a forward reads: all but an embedding that is nothing else."""
-    packed = [module for module in model.modules() if isinstance(module, Packed)]
+    packed = _packed(model)
     swapped = {id(linear.weight) for linear, _ in _packed_parts(model)}
     plain = {
         id(m.weight)
@@ -301,9 +304,12 @@ def bytes_read(model: nn.Module) -> int:
     return others + sum(module.n_bytes for module in packed)
 
 
+def _packed(model: nn.Module) -> list[Packed]:
+    return [module for module in model.modules() if isinstance(module, Packed)]
+
+
 def _packed_parts(model: nn.Module) -> Parts:
-    packed = [module for module in model.modules() if isinstance(module, Packed)]
-    return [part for module in packed for part in module.parts()]
+    return [part for module in _packed(model) for part in module.parts()]
 
 
 @contextmanager
@@ -337,7 +343,9 @@ def plain_layers(model: nn.Module) -> Iterator[None]:
 
 def packed_if_faster(linear: nn.Linear, *, is_int8: bool = False) -> nn.Module:
     """A packed layer of the same weight, or the layer itself where packing is not possible."""
-    return _faster(linear, _Swap(ops.has_kernels(), is_int8))
+    faster = _faster(linear, _Swap(ops.has_kernels(), is_int8))
+    settle([weight for module in _packed(faster) for weight in module.weights()])
+    return faster
 
 
 def _faster(module: Any, swap: _Swap) -> nn.Module:

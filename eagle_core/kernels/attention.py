@@ -7,6 +7,7 @@ by one would give.
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import torch
@@ -38,18 +39,42 @@ def rows_attention(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )
         return out
-    mask = None
-    if attention_mask is not None:
-        mask = attention_mask[0, 0]  # [N, S]
-        if mask.dtype == torch.bfloat16:
-            mask = mask.float()
-        elif mask.dtype == torch.bool:
-            mask = torch.zeros(mask.shape).masked_fill_(~mask, torch.finfo(torch.float32).min)
+    mask = None if attention_mask is None else _masks.additive(attention_mask)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     if query.dtype == torch.float32:
         return ops.attention(query[0], key[0], value[0], mask, scale)[None], None
     rows, keys, values = query[0].float(), key[0].float(), value[0].float()
     return ops.attention(rows, keys, values, mask, scale).to(query.dtype)[None], None
+
+
+class _Masks:
+    """The mask of the forward that goes on, made additive once for all of its layers."""
+
+    def __init__(self) -> None:
+        self._last: tuple[Tensor, Tensor | None] | None = None
+        self._lock = threading.Lock()
+
+    def additive(self, mask: Tensor) -> Tensor | None:
+        """[1, 1, N, S] -> [N, S] f32; None where it is causal and says no more than the rows' places do."""
+        if mask.dtype == torch.float32:
+            return mask[0, 0]
+        with self._lock:
+            if self._last is None or self._last[0] is not mask:
+                self._last = (mask, _additive(mask[0, 0]))
+            return self._last[1]
+
+
+_masks = _Masks()
+
+
+def _additive(mask: Tensor) -> Tensor | None:
+    """[N, S] bool or bf16 -> f32, or None when each row sees exactly the keys up to its own."""
+    if mask.dtype != torch.bool:
+        return mask.float()
+    n_rows, n_keys = mask.shape
+    if torch.equal(mask, torch.ones_like(mask).tril_(n_keys - n_rows)):
+        return None
+    return torch.zeros(mask.shape).masked_fill_(~mask, torch.finfo(torch.float32).min)
 
 
 def _fits(

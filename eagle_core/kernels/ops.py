@@ -81,6 +81,11 @@ class PackedWeight:
             torch.get_num_threads(),
         )  # fmt: skip
 
+    def move_to(self, place: Tensor) -> None:
+        """Keep the packed weight in ``place``, [bytes] u8; nothing may be recorded with the old address."""
+        place.copy_(self.data)
+        self.data, self.address = place, place.data_ptr()
+
     def unpacked(self) -> Tensor:
         """The weight that is computed with, [N, K] f32."""
         weight = torch.empty(self.n_out, self.n_in)

@@ -665,9 +665,9 @@ inline Floats score(const Floats query[V], int64_t count, KeyOf&& key_of) {
 #pragma GCC unroll 16
   for (int i = 0; i < kHalf; ++i) {
     const float* key = key_of(i < count ? i : 0);
-    Floats product = query[0] * load(key);
+    Floats product = {};  // not the first product: the compiler could fuse either of two
 #pragma GCC unroll 16
-    for (int v = 1; v < V; ++v) product += query[v] * load(key + v * kHalf);
+    for (int v = 0; v < V; ++v) product += query[v] * load(key + v * kHalf);
     products[i] = product;
   }
   return sum_each(products);
@@ -701,6 +701,16 @@ struct Attention {
   const int64_t* lead;
   const std::vector<int32_t>* seen;
   float scale;
+  // Keys in blocks of 16, [heads, blocks, d, 16]: number i of all of them side by side; or null.
+  const float* blocks;
+  int64_t n_blocks;
+  int64_t n_sharing;  // heads that share keys and values
+
+  // Queries that share keys are counted through all their heads, then through the next row.
+  int64_t row_of(int64_t query_number) const { return query_number / n_sharing; }
+  int64_t head_of(int64_t kv_head, int64_t query_number) const {
+    return kv_head * n_sharing + query_number % n_sharing;
+  }
 };
 
 // The keys that one row sees beyond the common ones.
@@ -713,88 +723,207 @@ struct OwnKeys {
   }
 };
 
-// R rows of one head, which share the loads of the common keys.
+// Scores of a block of 16 keys for R rows: the sums that score() makes, in its order, but each lane is a key, so that
+// nothing has to be added across lanes. queries: [R, 16 V], scaled. The scores of row r go to to + r * stride.
 template <int V, int R>
-void attend(const Attention& a, int64_t head, int64_t kv_head, int64_t first) {
+inline void score_block(const float* block, const float* queries, float* to, int64_t stride) {
+  Floats quarter[4][R];  // what is left to add at distances 2 and 1
+#pragma GCC unroll 4
+  for (int g = 0; g < 4; ++g) {
+    Floats sums[R][4] = {};
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v)
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j) {
+        const Floats key = load(block + (v * kHalf + g + 4 * j) * kHalf);
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) sums[r][j] += queries[(r * V + v) * kHalf + g + 4 * j] * key;
+      }
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) quarter[g][r] = (sums[r][0] + sums[r][2]) + (sums[r][1] + sums[r][3]);
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r)
+    store(to + r * stride, (quarter[0][r] + quarter[2][r]) + (quarter[1][r] + quarter[3][r]));
+}
+
+// sums[r] += weights[r][k] * values[k] over the common keys, V parts of 16 at a time.
+template <int V, int R>
+inline void mix_values(const Attention& a, int64_t kv_head, int64_t count, const float* weights,
+                       int64_t stride, int first, Floats found[][R]) {
+  Floats sums[V][R] = {};
+  for (int64_t k = 0; k < count; ++k) {
+    const float* value = a.values.at(kv_head, k) + first * kHalf;
+    Floats parts[V];
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) parts[v] = load(value + v * kHalf);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      const float weight = weights[r * stride + k];
+#pragma GCC unroll 4
+      for (int v = 0; v < V; ++v) sums[v][r] += weight * parts[v];
+    }
+  }
+#pragma GCC unroll 4
+  for (int v = 0; v < V; ++v)
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) found[first + v][r] = sums[v][r];
+}
+
+// R queries of heads that share keys; they share the loads of the keys that all of them see.
+template <int V, int R>
+void attend(const Attention& a, int64_t kv_head, int64_t first) {
   static thread_local std::vector<float> buffer;
-  int64_t n_common = a.lead[first];
-  for (int r = 1; r < R; ++r) n_common = a.lead[first + r] < n_common ? a.lead[first + r] : n_common;
+  int64_t rows[R], heads[R];
+  for (int r = 0; r < R; ++r) rows[r] = a.row_of(first + r), heads[r] = a.head_of(kv_head, first + r);
+  int64_t n_common = a.lead[rows[0]];
+  for (int r = 1; r < R; ++r) n_common = a.lead[rows[r]] < n_common ? a.lead[rows[r]] : n_common;
   const auto own_of = [&](int r) {
-    return OwnKeys{n_common, a.lead[first + r] - n_common, a.seen[first + r]};
+    return OwnKeys{n_common, a.lead[rows[r]] - n_common, a.seen[rows[r]]};
   };
   int64_t most = 0;
   for (int r = 0; r < R; ++r) most = own_of(r).size() > most ? own_of(r).size() : most;
   const int64_t width = (n_common + most + 2 * kHalf) / kHalf * kHalf;
   if (static_cast<int64_t>(buffer.size()) < width * R) buffer.resize(width * R);
   float* scores = buffer.data();
-  Floats query[R][V];
+  float queries[R * V * kHalf];
   for (int r = 0; r < R; ++r)
     for (int v = 0; v < V; ++v)
-      query[r][v] = load(a.query.at(head, first + r) + v * kHalf) * a.scale;
-  for (int64_t k = 0; k < n_common; k += kHalf)
+      store(queries + (r * V + v) * kHalf, load(a.query.at(heads[r], rows[r]) + v * kHalf) * a.scale);
+  const auto score_rows = [&](float* to, int r, int64_t count, auto&& key_of) {
+    Floats query[V];
+    for (int v = 0; v < V; ++v) query[v] = load(queries + (r * V + v) * kHalf);
+    for (int64_t k = 0; k < count; k += kHalf)
+      store(to + k, score<V>(query, count - k, [&](int i) { return key_of(k + i); }));
+  };
+  if (a.blocks) {
+    const float* block = a.blocks + kv_head * a.n_blocks * V * kHalf * kHalf;
+    for (int64_t k = 0; k < n_common; k += kHalf, block += V * kHalf * kHalf)
+      score_block<V, R>(block, queries, scores + k, width);
+  } else {
     for (int r = 0; r < R; ++r)
-      store(scores + r * width + k, score<V>(query[r], n_common - k, [&](int i) {
-              return a.keys.at(kv_head, k + i);
-            }));
+      score_rows(scores + r * width, r, n_common, [&](int64_t k) { return a.keys.at(kv_head, k); });
+  }
   float total[R];
   for (int r = 0; r < R; ++r) {
     const OwnKeys own = own_of(r);
-    const int64_t n_own = own.size();
     float* row = scores + r * width;
-    for (int64_t k = 0; k < n_own; k += kHalf)
-      store(row + n_common + k, score<V>(query[r], n_own - k, [&](int i) {
-              return a.keys.at(kv_head, own[k + i]);
-            }));
-    total[r] = soften(row, n_common + n_own);
+    score_rows(row + n_common, r, own.size(), [&](int64_t k) { return a.keys.at(kv_head, own[k]); });
+    total[r] = soften(row, n_common + own.size());
   }
-  Floats sums[R][V] = {};
-  for (int64_t k = 0; k < n_common; ++k) {
-    const float* value = a.values.at(kv_head, k);
+  Floats sums[V][R];
+  constexpr int kParts = V < 4 ? V : 4;
 #pragma GCC unroll 4
-    for (int r = 0; r < R; ++r) {
-      const float weight = scores[r * width + k];
-#pragma GCC unroll 16
-      for (int v = 0; v < V; ++v) sums[r][v] += weight * load(value + v * kHalf);
-    }
-  }
-#pragma GCC unroll 4
+  for (int v = 0; v + kParts <= V; v += kParts)
+    mix_values<kParts, R>(a, kv_head, n_common, scores, width, v, sums);
+  if constexpr (V % kParts != 0)
+    mix_values<V % kParts, R>(a, kv_head, n_common, scores, width, V - V % kParts, sums);
   for (int r = 0; r < R; ++r) {
     const OwnKeys own = own_of(r);
     for (int64_t k = 0; k < own.size(); ++k) {
       const float* value = a.values.at(kv_head, own[k]);
       const float weight = scores[r * width + n_common + k];
-      for (int v = 0; v < V; ++v) sums[r][v] += weight * load(value + v * kHalf);
+      for (int v = 0; v < V; ++v) sums[v][r] += weight * load(value + v * kHalf);
     }
-    float* out = a.out + head * a.out_head + (first + r) * a.out_row;
-    for (int v = 0; v < V; ++v) store(out + v * kHalf, sums[r][v] * (1.0f / total[r]));
+    float* out = a.out + heads[r] * a.out_head + rows[r] * a.out_row;
+    for (int v = 0; v < V; ++v) store(out + v * kHalf, sums[v][r] * (1.0f / total[r]));
   }
 }
 
-constexpr int kQueries = 4;
+// Queries at once: 6 have 24 sums in 32 registers.
+#if defined(__AVX512F__)
+constexpr int kQueries = 6;
+#else
+constexpr int kQueries = 2;
+#endif
+// For fewer queries, or fewer products, putting keys in blocks takes longer than it saves.
+constexpr int64_t kBlockedQueries = 24, kBlockedScores = 24576;
 
 template <int V>
-void attend_rows(const Attention& a, int64_t head, int64_t kv_head, int64_t first, int n) {
-  switch (n) {
-    case 4: return attend<V, 4>(a, head, kv_head, first);
-    case 3: return attend<V, 3>(a, head, kv_head, first);
-    case 2: return attend<V, 2>(a, head, kv_head, first);
-    default: return attend<V, 1>(a, head, kv_head, first);
+void attend_some(const Attention& a, int64_t kv_head, int64_t first, int64_t count) {
+  while (count > 0) {
+    const int n = count >= kQueries ? kQueries : count >= 3 ? 3 : static_cast<int>(count);
+    if (n == kQueries)
+      attend<V, kQueries>(a, kv_head, first);
+    else if (n == 3)
+      attend<V, 3>(a, kv_head, first);
+    else if (n == 2)
+      attend<V, 2>(a, kv_head, first);
+    else
+      attend<V, 1>(a, kv_head, first);
+    first += n, count -= n;
   }
 }
 
-using Attend = decltype(&attend_rows<1>);
+// How many queries are taken at once, so that the threads are done soonest: a group of n takes about 3 + n.
+int64_t queries_at_once(int64_t n_queries, int64_t n_heads, int n_threads) {
+  int64_t best = 1, least = INT64_MAX;
+  for (const int64_t n : {1, 2, 3, kQueries}) {
+    const int64_t n_groups = n_heads * ((n_queries + n - 1) / n);
+    const int64_t time = (n_groups + n_threads - 1) / n_threads * (3 + n);
+    if (n <= kQueries && time <= least) least = time, best = n;
+  }
+  return best;
+}
+
+using Attend = decltype(&attend_some<1>);
 
 Attend attend_for(int64_t head_dim) {
   switch (head_dim) {
-    case 16: return attend_rows<1>;
-    case 32: return attend_rows<2>;
-    case 48: return attend_rows<3>;
-    case 64: return attend_rows<4>;
-    case 80: return attend_rows<5>;
-    case 96: return attend_rows<6>;
-    case 128: return attend_rows<8>;
-    case 256: return attend_rows<16>;
+    case 16: return attend_some<1>;
+    case 32: return attend_some<2>;
+    case 48: return attend_some<3>;
+    case 64: return attend_some<4>;
+    case 80: return attend_some<5>;
+    case 96: return attend_some<6>;
+    case 128: return attend_some<8>;
+    case 256: return attend_some<16>;
     default: return nullptr;
+  }
+}
+
+// Swaps the places of rows and lanes that lie W apart: what is left to do of a transposition, halved each time.
+#define SWAP(a, b, ...)                                                        \
+  do {                                                                         \
+    const Floats first = __builtin_shuffle(a, b, (Words){__VA_ARGS__});        \
+    b = __builtin_shuffle(a, b, (Words){__VA_ARGS__} + kApart);                \
+    a = first;                                                                 \
+  } while (0)
+
+// v[i][j] becomes v[j][i].
+inline void transpose(Floats v[kHalf]) {
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) {
+    constexpr uint32_t kApart = 8;
+    SWAP(v[i], v[i + 8], 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23);
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < kHalf; ++i) {
+    constexpr uint32_t kApart = 4;
+    if (!(i & 4)) SWAP(v[i], v[i + 4], 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27);
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < kHalf; ++i) {
+    constexpr uint32_t kApart = 2;
+    if (!(i & 2)) SWAP(v[i], v[i + 2], 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29);
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < kHalf; ++i) {
+    constexpr uint32_t kApart = 1;
+    if (!(i & 1)) SWAP(v[i], v[i + 1], 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30);
+  }
+}
+
+// Keys first to first + 15 of one head, [d, 16]; those from ``n_keys`` on are zero.
+void block_keys(const Rows& keys, int64_t head, int64_t first, int64_t n_keys, int64_t head_dim, float* to) {
+  Floats numbers[kHalf];
+  for (int64_t i = 0; i < head_dim; i += kHalf) {
+#pragma GCC unroll 16
+    for (int j = 0; j < kHalf; ++j)
+      numbers[j] = first + j < n_keys ? load(keys.at(head, first + j) + i) : Floats{};
+    transpose(numbers);
+#pragma GCC unroll 16
+    for (int j = 0; j < kHalf; ++j) store(to + (i + j) * kHalf, numbers[j]);
   }
 }
 
@@ -919,11 +1048,9 @@ void eagle_attention(const float* query, int64_t query_head, int64_t query_row, 
                      int64_t head_dim, float scale, int n_threads) {
   std::vector<std::vector<int32_t>> seen(n_rows);
   std::vector<int64_t> lead(n_rows);
-  for (int64_t r = 0; r < n_rows; ++r) {
-    if (!mask) {
-      lead[r] = n_keys - n_rows + r + 1;
-      continue;
-    }
+  for (int64_t r = 0; r < n_rows && !mask; ++r) lead[r] = n_keys - n_rows + r + 1;
+#pragma omp parallel for schedule(static) num_threads(n_rows * n_keys > 16384 ? n_threads : 1)
+  for (int64_t r = 0; r < (mask ? n_rows : 0); ++r) {
     const float* row = mask + r * mask_row;
     int64_t k = 0;
     while (k < n_keys && row[k] > -1e30f) ++k;
@@ -931,17 +1058,35 @@ void eagle_attention(const float* query, int64_t query_head, int64_t query_row, 
     for (; k < n_keys; ++k)
       if (row[k] > -1e30f) seen[r].push_back(static_cast<int32_t>(k));
   }
+  const Rows all_keys = {keys, key_head, key_row};
+  const int64_t n_sharing = n_heads / n_kv_heads, n_queries = n_rows * n_sharing;
+  int64_t n_blocks = 0;  // of keys that a group of queries may have in common
+  if (n_queries >= kBlockedQueries && n_queries * n_keys >= kBlockedScores)
+    for (int64_t r = 0; r < n_rows; ++r)
+      n_blocks = lead[r] > n_blocks * kHalf ? (lead[r] + kHalf - 1) / kHalf : n_blocks;
+  static thread_local std::vector<float> numbers;
+  const size_t n_numbers = static_cast<size_t>(n_kv_heads * n_blocks * kHalf * head_dim);
+  if (numbers.size() < n_numbers) numbers.resize(n_numbers);
+  float* blocks = n_blocks ? numbers.data() : nullptr;
   const Attend run = attend_for(head_dim);
-  const Attention all = {{query, query_head, query_row}, {keys, key_head, key_row},
-                         {values, value_head, value_row}, out, head_dim, n_heads * head_dim,
-                         lead.data(), seen.data(), scale};
-  const int64_t n_groups = (n_rows + kQueries - 1) / kQueries;
-#pragma omp parallel for schedule(static) num_threads(n_threads)
-  for (int64_t item = 0; item < n_heads * n_groups; ++item) {
-    const int64_t head = item / n_groups, first = item % n_groups * kQueries;
-    const int64_t left = n_rows - first;
-    run(all, head, head / (n_heads / n_kv_heads), first,
-        static_cast<int>(left < kQueries ? left : kQueries));
+  const Attention all = {{query, query_head, query_row}, all_keys, {values, value_head, value_row}, out,
+                         head_dim, n_heads * head_dim, lead.data(), seen.data(), scale, blocks, n_blocks,
+                         n_sharing};
+  const int64_t at_once = queries_at_once(n_queries, n_kv_heads, n_threads);
+  const int64_t n_groups = (n_queries + at_once - 1) / at_once;
+#pragma omp parallel num_threads(n_threads)
+  {
+    if (blocks) {
+#pragma omp for schedule(static)
+      for (int64_t item = 0; item < n_kv_heads * n_blocks; ++item)
+        block_keys(all_keys, item / n_blocks, item % n_blocks * kHalf, n_keys, head_dim,
+                   blocks + item * head_dim * kHalf);
+    }
+#pragma omp for schedule(static, 1)
+    for (int64_t item = 0; item < n_kv_heads * n_groups; ++item) {
+      const int64_t first = item % n_groups * at_once, left = n_queries - first;
+      run(all, item / n_groups, first, left < at_once ? left : at_once);
+    }
   }
 }
 

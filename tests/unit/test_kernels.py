@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eagle_core.kernels import build, ops
+from eagle_core.kernels import attention, build, ops
 from eagle_core.kernels.attention import NAME, use_rows_attention
 from eagle_core.packing import pack_layers
 from eagle_core.target import Target, self_check
@@ -163,6 +163,38 @@ def test_causal_rows_are_bitwise_those_read_one_by_one(length):
         end = length + i + 1
         alone = ops.attention(query[:, end - 1 : end], keys[:, :end], values[:, :end], None, 0.125)
         assert torch.equal(alone[0], out[i])
+
+
+@pytest.mark.parametrize("head_dim", [16, 48, 64, 128, 256])
+@pytest.mark.parametrize(("n_rows", "n_keys"), [(14, 900), (40, 700), (300, 300)])
+def test_many_queries_are_bitwise_those_taken_alone(n_rows, n_keys, head_dim):
+    """Keys are put in blocks for them; a tree's branches end the rows' common keys early."""
+    query, keys, values = (
+        draw(h, n, head_dim, seed=s) for h, n, s in ((4, n_rows, 0), (2, n_keys, 1), (2, n_keys, 2))
+    )
+    own = torch.rand(n_rows, n_rows, generator=torch.Generator().manual_seed(3)) < 0.4
+    mask = torch.zeros(n_rows, n_keys)
+    mask[:, n_keys - n_rows :].masked_fill_(
+        ~(own | torch.eye(n_rows, dtype=torch.bool)), -torch.inf
+    )
+    out = ops.attention(query, keys, values, mask, 0.1)
+    wanted = F.scaled_dot_product_attention(
+        query[None], keys[None], values[None], mask, scale=0.1, enable_gqa=True
+    )[0].transpose(0, 1)
+    torch.testing.assert_close(out, wanted, atol=5e-6, rtol=1e-5)
+    for i in range(0, n_rows, 1 + n_rows // 20):
+        alone = ops.attention(query[:, i : i + 1], keys, values, mask[i : i + 1], 0.1)
+        assert torch.equal(alone[0], out[i])
+
+
+def test_a_causal_mask_is_found_once_and_another_one_is_kept():
+    causal = torch.ones(7, 20, dtype=torch.bool).tril(13)[None, None]
+    assert attention._masks.additive(causal) is None
+    other = causal.clone()
+    other[0, 0, 3, 2] = False
+    mask = attention._masks.additive(other)
+    assert torch.equal(mask < -1e30, ~other[0, 0])
+    assert attention._masks.additive(other) is mask
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen3", "gemma3"])

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from eagle_core.kernels import ops
+from eagle_core.kernels import memory, ops
 from eagle_core.kernels.attention import use_rows_attention
+from eagle_core.kernels.memory import settle
 from eagle_core.packing import (
     MOST_ROWS,
     JointLinear,
@@ -187,3 +188,39 @@ def test_an_int8_model_is_near_and_its_rows_are_alike():
     assert 1e-4 < (found - wanted).norm() / wanted.norm() < 0.15
     test = self_test(Target(fast))
     assert (test.drafting, test.difference, test.leak) == ("tree", 0.0, 0.0)
+
+
+@needs_kernels
+def test_packed_weights_lie_side_by_side_in_large_pages():
+    random = torch.Generator().manual_seed(0)
+    weights = [
+        ops.PackedWeight(torch.randn(1000, 700, generator=random), is_int8=is_int8)
+        for is_int8 in (True, False, True)
+    ]
+    rows = torch.randn(3, 700, generator=random)
+    before = [(weight.unpacked(), ops.linear(rows, weight)) for weight in weights]
+    assert settle(weights)  # the kernels are compiled on Linux only, which has them
+    places = [weight.address for weight in weights]
+    assert places == sorted(places)
+    assert places[-1] - places[0] < sum(weight.data.nbytes for weight in weights)
+    assert all(place % 64 == 0 for place in places)
+    for weight, (unpacked, product) in zip(weights, before, strict=True):
+        assert torch.equal(weight.unpacked(), unpacked)
+        assert torch.equal(ops.linear(rows, weight), product)
+
+
+@needs_kernels
+@pytest.mark.parametrize("reason", ["few", "refused", "unknown"])
+def test_without_large_pages_weights_stay_where_they_are(monkeypatch, reason):
+    weight = ops.PackedWeight(torch.ones(1000 if reason != "few" else 10, 700))
+    if reason == "unknown":
+        monkeypatch.delattr(memory.mmap, "MADV_HUGEPAGE")
+    if reason == "refused":
+
+        def refuse(*_args, **_keywords):
+            raise OSError(12, "Cannot allocate memory")
+
+        monkeypatch.setattr(memory.mmap, "mmap", refuse)
+    address = weight.address
+    assert not settle([weight])
+    assert weight.address == weight.data.data_ptr() == address
