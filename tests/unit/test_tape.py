@@ -204,6 +204,7 @@ def test_tapes_do_not_take_more_memory_than_allowed(monkeypatch):
 def test_a_recording_does_not_see_what_another_thread_computes():
     """A model is loaded and tested beside one that answers."""
     target, random = fast_target("llama"), torch.Generator().manual_seed(2)
+    target._tapes = None
     cache = target.new_cache(100)
     target.prefill_chunk(torch.arange(8), cache)
     tree = some_tree(5, random)
