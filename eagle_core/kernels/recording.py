@@ -167,7 +167,7 @@ class Recorder:
 
     def _operand(self, value: Any) -> Tensor | None:
         if isinstance(value, (int, float)) and not isinstance(value, bool):
-            value = torch.full((), float(value))
+            value = torch.full((), float(value), dtype=torch.float32)
             self.kept.append(value)
         return value if _is_plain(value) else None
 
