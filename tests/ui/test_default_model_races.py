@@ -96,7 +96,8 @@ def test_three_set_ups_and_what_other_tabs_say_meanwhile(page: Any, app: Any) ->
     configure(chat, max_new_tokens=12)
     choose(page, "drafter", 2, "EAGLE")
     choose(page, "precision", 2, "int8")
-    page.fill("#race-prompt textarea", "Name a color.")
+    page.fill("#race-max-new-tokens input", "128")  # long enough to look around meanwhile
+    page.fill("#race-prompt textarea", "Write a story about a lighthouse.")
     page.click("#race-go")
     page.wait_for_selector("#race-status >> text=/int8/")
     send(chat, "Hello")
