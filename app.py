@@ -3,34 +3,37 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import os
+import sys
 from typing import TYPE_CHECKING
 
-from eagle_core.config import LoadConfig
-from eagle_core.events import Event
-from eagle_core.ui import launch, load_space, serve_space
+from eagle_core.cli import main as command_line
 
 if TYPE_CHECKING:
-    from eagle_core.session import Session
+    from eagle_core.ui.space import Space
+
+
+def load_space() -> Space | None:
+    """What a Space serves; None on any other machine, where nothing is imported for it."""
+    if os.environ.get("SYSTEM") != "spaces":
+        return None
+    from eagle_core.ui import load_space
+
+    return load_space()
+
 
 # None but on Spaces. Where GPUs are lent per call, the model must be loaded here, before the app is launched.
 SPACE = load_space()
 
 
-def open_session(on_event: Callable[[Event], None]) -> Session:
-    """Open the default model; torch is imported here, so the page is there sooner."""
-    from eagle_core.session import Session
-
-    return Session.open(LoadConfig(), on_event)
-
-
 def main() -> None:
-    """Serve until interrupted."""
+    """Serve until interrupted: on a machine of one's own as ``eagle-chat serve`` does, with its options."""
+    if SPACE is None:
+        sys.exit(command_line(["serve", *sys.argv[1:]]))
+    from eagle_core.ui import serve_space
+
     logging.basicConfig(level=logging.WARNING)
-    if SPACE is not None:
-        serve_space(SPACE)
-    else:
-        launch(open_session, on_ready=print)
+    serve_space(SPACE)
 
 
 if __name__ == "__main__":

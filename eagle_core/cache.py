@@ -4,6 +4,8 @@ transformers' caches only grow and lose their tail; after a tree forward the acc
 scattered and must move together. Here a forward writes its rows *behind* the committed ones, and
 they count only once ``keep`` or ``advance`` says so: a forward that is thrown away, or fails
 half-way, leaves nothing to undo. Serves the target, and a draft head with as many layers as it has.
+A forward that is captured as a graph of a device knows no length: it writes where a tensor says
+(``KVCache.fixed``).
 
 Index example: length 4, a forward over 5 nodes writes rows 4..8; keep([0, 2, 4]) moves rows 4, 6
 and 8 to 4, 5 and 6 and sets the length to 7.
@@ -11,7 +13,8 @@ and 8 to 4, 5 and 6 and sets the length to 7.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -31,6 +34,7 @@ class PreallocatedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.capacity = capacity
         self.length = 0
+        self.fixed: tuple[Tensor, int] | None = None  # see KVCache.fixed
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Allocate the buffers for states shaped [B, H, T, d]."""
@@ -49,6 +53,8 @@ class PreallocatedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         Returns: views [B, H, length + T, d] of keys and values.
         Raises: ContextOverflow when the buffer is full.
         """
+        if self.fixed is not None:
+            return self._write_fixed(key_states, value_states, *self.fixed)
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         end = self.length + key_states.shape[-2]
@@ -75,6 +81,22 @@ class PreallocatedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         self.keys[..., self.length : end, :] = key_states
         self.values[..., self.length : end, :] = value_states
         return self.keys[..., :end, :], self.values[..., :end, :]
+
+    def _write_fixed(
+        self, key_states: Tensor, value_states: Tensor, slots: Tensor, n_keys: int
+    ) -> tuple[Tensor, Tensor]:
+        """Write [B, H, T, d] at ``slots`` [T]; returns views [B, H, n_keys, d]."""
+        assert self.keys is not None, "buffers are allocated before a forward is captured"
+        assert self.values is not None
+        self.keys.index_copy_(-2, slots, key_states)
+        self.values.index_copy_(-2, slots, value_states)
+        return self.keys[..., :n_keys, :], self.values[..., :n_keys, :]
+
+    def clear_behind(self) -> None:
+        """Make zeros of all rows behind the committed ones."""
+        for buffer in (self.keys, self.values):
+            if buffer is not None:
+                buffer[..., self.length :, :].zero_()
 
     def gather(self, rows: Tensor, first: int) -> None:
         """Copy rows ([K] i64, absolute) to first .. first + K - 1; the two may overlap."""
@@ -143,6 +165,25 @@ class KVCache(Cache):
         """Memory taken by the buffers; 0 before the first forward."""
         buffers = [b for layer in self._rows for b in (layer.keys, layer.values) if b is not None]
         return sum(buffer.numel() * buffer.element_size() for buffer in buffers)
+
+    @contextmanager
+    def fixed(self, slots: Tensor, n_keys: int) -> Iterator[None]:
+        """Inside, forwards write their rows at ``slots`` [T] i64 and get the first ``n_keys`` rows, whatever
+        the length is: what a captured forward can repeat. Its mask must hide the rows that do not count.
+        """
+        for layer in self._rows:
+            layer.fixed = slots, n_keys
+        try:
+            yield
+        finally:
+            for layer in self._rows:
+                layer.fixed = None
+
+    def clear_behind(self) -> None:
+        """Make zeros of all rows behind the committed ones: a hidden row counts nothing if it is finite."""
+        with torch.inference_mode():
+            for layer in self._rows:
+                layer.clear_behind()
 
     def keep(self, path: Sequence[int]) -> None:
         """Commit some of the rows that the last forward wrote, in this order, and drop the others.

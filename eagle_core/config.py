@@ -38,8 +38,11 @@ FIGURE_9: Shape = (
     (0, 0, 0, 0, 0), (0, 0, 0, 0, 1),
 )  # fmt: skip
 
-# Depth, branching and size of the trees that ``auto`` tries beside plain steps and lookup alone; the first is
-# what measured best on the default model.
+# Where the host sees the head's scores without waiting, ``auto`` grows one tree as far as it pays, at most to
+# this depth, branching and size.
+LARGEST_AUTO_TREE = (5, 2, 12)
+# Elsewhere: those of the trees that ``auto`` tries beside plain steps and lookup alone; the first is what
+# measured best on the default model as a fixed tree.
 AUTO_TREES = ((2, 2, 3), (1, 2, 2), (5, 4, 16))
 
 MAX_BIAS = 100  # OpenAI's limit: beyond it a token is as good as banned, or certain
@@ -294,6 +297,11 @@ class TreeConfig:
         return tuple(trees)
 
     @property
+    def largest(self) -> TreeConfig:
+        """The tree that ``auto`` grows as far as it pays, where the host sees the head's scores."""
+        return TreeConfig("dynamic", *LARGEST_AUTO_TREE, lookup=self.lookup)
+
+    @property
     def paths(self) -> Shape | None:
         """The fixed shape of a chain or a static tree; None for a tree that grows."""
         if self.policy in ("auto", "dynamic"):
@@ -306,14 +314,14 @@ class TreeConfig:
     def head_nodes(self) -> int:
         """Most nodes that the head drafts; a static shape says it itself."""
         if self.policy == "auto":
-            return max(tree.head_nodes for tree in self.ways)
+            return max(tree.head_nodes for tree in (self.largest, *self.ways))
         return self.size if self.paths is None else len(self.paths)
 
     @property
     def head_depth(self) -> int:
         """Most tokens on a path that the head drafts; a static shape says it itself."""
         if self.policy == "auto":
-            return max(tree.head_depth for tree in self.ways)
+            return max(tree.head_depth for tree in (self.largest, *self.ways))
         return self.depth if self.paths is None else max(map(len, self.paths))
 
     @property
@@ -429,6 +437,11 @@ class LoadConfig:
     reproducible: bool = setting(
         True,
         "In 16 bits: the same answer with and without drafting, where the device allows it.",
+    )
+    cuda_graphs: bool = setting(
+        False,
+        "On an NVIDIA GPU: replay forwards as CUDA graphs instead of launching every operation, where that "
+        "is found to give the same. Not tried on a GPU yet, so only where asked for.",
     )
 
     def __post_init__(self) -> None:

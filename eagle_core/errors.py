@@ -17,6 +17,7 @@ EagleError
   HistoryError                 the kept conversations cannot be read or written
     StaleConversation          another tab or window changed the conversation first
   DraftError                   a drafter broke its contract
+  EngineStopped                the process that holds the model ended
   Cancelled                    the user stopped the work
 """
 
@@ -157,6 +158,12 @@ class DraftError(EagleError):
     code = "draft"
 
 
+class EngineStopped(EagleError):
+    """The process that holds the model ended."""
+
+    code = "engine-stopped"
+
+
 class Cancelled(EagleError):
     """The user stopped the work."""
 
@@ -173,6 +180,7 @@ __all__ = [
     "DownloadError",
     "DraftError",
     "EagleError",
+    "EngineStopped",
     "GatedRepo",
     "HistoryError",
     "IncompatibleHead",

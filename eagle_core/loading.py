@@ -13,6 +13,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,7 +78,8 @@ MEMORY_MESSAGES = ("out of memory", "can't allocate memory", "not enough memory"
 class LoadedBase:
     """A base model in evaluation mode on its device. ``name`` is how the user called it.
 
-    ``reproducible`` is whether a row shall be computed alike alone and beside others; ``precision_note`` says
+    ``reproducible`` is whether a row shall be computed alike alone and beside others; ``cuda_graphs`` whether
+    forwards may be replayed as CUDA graphs where the device has them; ``precision_note`` says
     what the precision costs, or why it was chosen; ``inexact_reason`` why drafting may change answers on
     every device, "" if it can't.
     """
@@ -90,6 +92,7 @@ class LoadedBase:
     quantization: str = "none"
     precision_note: str = ""
     inexact_reason: str = ""
+    cuda_graphs: bool = False
 
 
 def load_base(config: LoadConfig, on_event: OnEvent = ignore_event) -> LoadedBase:
@@ -114,16 +117,16 @@ def load_base(config: LoadConfig, on_event: OnEvent = ignore_event) -> LoadedBas
     if plan.note:
         logger.info("%s", plan.note)
         on_event(LoadProgress(plan.note))
-    tokenizer = load_tokenizer(folder)
     model = load_model(folder, plan, stored_dtype(plan, description))
-    if plan.is_whole:
-        with memory_errors(config.base):
-            model.to(device)  # type: ignore[arg-type]  # transformers' decorator hides Module.to's overloads
     model.train(False)
     model.requires_grad_(False)
-    if device.type == "cpu" and not plan.is_split:
-        with memory_errors(config.base):
+    with ThreadPoolExecutor(1) as beside, memory_errors(config.base):
+        reading = beside.submit(load_tokenizer, folder)  # Python's work, while packing is not
+        if plan.is_whole:
+            model.to(device)  # type: ignore[arg-type]  # transformers' decorator hides Module.to's overloads
+        if device.type == "cpu" and not plan.is_split:
             pack_for_cpu(model, plan, on_event)
+    tokenizer = reading.result()
     quantization = plan.own or plan.quantization
     return LoadedBase(
         model,
@@ -134,6 +137,7 @@ def load_base(config: LoadConfig, on_event: OnEvent = ignore_event) -> LoadedBas
         quantization=quantization,
         precision_note=plan.note,
         inexact_reason=inexact_reason(quantization),
+        cuda_graphs=config.cuda_graphs,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -52,10 +53,9 @@ def this_machine(device: str | None = None) -> Machine:
 
 def give_back_memory() -> None:
     """Collect what nothing refers to any more, a model that was let go say, and give its memory back."""
-    import torch
-
     gc.collect()
-    if torch.cuda.is_available():
+    torch = sys.modules.get("torch")  # without it no model was here
+    if torch is not None and torch.cuda.is_available():
         torch.cuda.empty_cache()
 
 

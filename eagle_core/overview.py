@@ -110,7 +110,7 @@ def load_config(
 
     Args:
         fit: where it was found to fit; the processor, if only that holds it.
-        other: settings that stay: context length, offline, reproducible.
+        other: settings that stay: context length, offline, reproducible, CUDA graphs.
     """
     device = "auto"
     if fit is not None and fit.device != machine.device and precision == fit.precision:

@@ -23,6 +23,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from eagle_core.worth import Worth
+
 logger = logging.getLogger(__name__)
 
 WINDOW = 64  # steps that a way is judged by
@@ -47,12 +49,20 @@ class _Way:
     due: int = 0  # number of the step from which it is tried again
     early: int = 0  # the same, if it was better than what the best has become
 
+    has_costs: bool = False  # what is known of a step is what such a step costs, not what one took
+
+    def typical(self, steps: Sequence[tuple[float, float]]) -> float:
+        """Seconds, or costs, of one of these steps."""
+        if self.has_costs:
+            return sum(cost for _, cost in steps) / len(steps)
+        return _undisturbed_s(steps)
+
     def rate(self, n_last: int = WINDOW) -> float:
-        """Tokens per second over the last steps; 0 when it was never tried."""
+        """Tokens per second, or unit of cost, over the last steps; 0 when it was never tried."""
         steps = list(self.steps)[-n_last:]
         if not steps:
             return 0.0
-        return sum(n for n, _ in steps) / len(steps) / max(_undisturbed_s(steps), 1e-9)
+        return sum(n for n, _ in steps) / len(steps) / max(self.typical(steps), 1e-9)
 
 
 def _undisturbed_s(steps: Sequence[tuple[float, float]]) -> float:
@@ -63,11 +73,15 @@ def _undisturbed_s(steps: Sequence[tuple[float, float]]) -> float:
 class Pace:
     """Chooses among ``n_ways`` for every step; way 0 is the one to start with.
 
-    Args: clock: seconds; for tests.
+    Args:
+        has_costs: every step comes with its cost; nothing is timed.
+        clock: seconds; for tests.
     """
 
-    def __init__(self, n_ways: int, clock: Callable[[], float] = perf_counter) -> None:
-        self._ways = [_Way() for _ in range(n_ways)]
+    def __init__(
+        self, n_ways: int, clock: Callable[[], float] = perf_counter, *, has_costs: bool = False
+    ) -> None:
+        self._ways = [_Way(has_costs=has_costs) for _ in range(n_ways)]
         self._clock = clock
         self._best = 0
         self._n_steps = 0
@@ -90,7 +104,7 @@ class Pace:
         for way in self._ways:
             steps = list(way.steps)
             n = len(steps)
-            one = [sum(t for t, _ in steps) / n, _undisturbed_s(steps)] if n else [0.0, 0.0]
+            one = [sum(t for t, _ in steps) / n, way.typical(steps)] if n else [0.0, 0.0]
             found.append([float(n), *one])
         return found
 
@@ -115,13 +129,24 @@ class Pace:
 
     def next_way(self, n_tokens: int) -> int:
         """The way of the step that begins now; ``n_tokens`` is what the one that ends has yielded."""
-        now = self._clock()
+        self.finish(n_tokens)
+        return self.begin()
+
+    def finish(self, n_tokens: int, cost: float | None = None) -> None:
+        """The step that runs, if one does, has ended and yielded ``n_tokens``.
+
+        Args: cost: what it is to count for, in any unit; None: the seconds that it took.
+        """
         if self._running is not None and n_tokens > 0:
             way, start = self._running
-            self._ways[way].steps.append((n_tokens, now - start))
+            self._ways[way].steps.append((n_tokens, cost or self._clock() - start))
             self._count(way)
+        self._running = None
+
+    def begin(self) -> int:
+        """The way of the step that begins now."""
         way = self._trial[0] if self._trial is not None else self._best
-        self._running = way, now
+        self._running = way, self._clock()
         return way
 
     def _count(self, way: int) -> None:
@@ -180,6 +205,7 @@ class PaceBook:
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
         self._paces: dict[str, Pace] = {}
+        self.worth = Worth()  # what the parts of a step are worth; measured anew at each start
         self._known = self._load()
 
     def _load(self) -> dict[str, Any]:
@@ -192,16 +218,16 @@ class PaceBook:
             return {}
         return known if isinstance(known, dict) else {}
 
-    def of(self, name: str, n_ways: int) -> Pace:
+    def of(self, name: str, n_ways: int, *, has_costs: bool = False) -> Pace:
         """The choice called ``name``; it begins with what was kept, if that is about as many ways."""
         if name not in self._paces:
-            pace = Pace(n_ways)
+            pace = Pace(n_ways, has_costs=has_costs)
             try:
                 if name in self._known:
                     pace.remember(self._known[name])
             except (TypeError, ValueError) as error:
                 logger.info("what is known of %s is not used: %s", name, error)
-                pace = Pace(n_ways)
+                pace = Pace(n_ways, has_costs=has_costs)
             self._paces[name] = pace
         return self._paces[name]
 

@@ -15,7 +15,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from eagle_core.kernels import ops
 from eagle_core.kernels.attention import NAME as ROWS_ATTENTION
 from eagle_core.kernels.attention import set_attention
-from eagle_core.kernels.memory import settle
+from eagle_core.kernels.memory import LargePages
 
 logger = logging.getLogger(__name__)
 
@@ -59,11 +59,13 @@ class Packed(nn.Module, ABC):
 class RowLinear(Packed):
     """A frozen linear layer with packed weights."""
 
-    def __init__(self, linear: nn.Linear, *, is_int8: bool = False) -> None:
+    def __init__(
+        self, linear: nn.Linear, *, is_int8: bool = False, pages: LargePages | None = None
+    ) -> None:
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.weight, self.bias = linear.weight, linear.bias
-        self._packed = ops.PackedWeight(linear.weight, is_int8=is_int8)
+        self._packed = ops.PackedWeight(linear.weight, is_int8=is_int8, pages=pages)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """[..., in] -> [..., out] f32."""
@@ -86,9 +88,11 @@ class RowLinear(Packed):
 class _JointProduct:
     """Several linear layers of one input as one product; each part takes its columns of it."""
 
-    def __init__(self, layers: list[nn.Linear], *, is_int8: bool = False) -> None:
+    def __init__(
+        self, layers: list[nn.Linear], *, is_int8: bool = False, pages: LargePages | None = None
+    ) -> None:
         weight = torch.cat([layer.weight.detach() for layer in layers])
-        self._packed = ops.PackedWeight(weight, is_int8=is_int8)
+        self._packed = ops.PackedWeight(weight, is_int8=is_int8, pages=pages)
         has_bias = layers[0].bias is not None
         self._bias = torch.cat([layer.bias.detach() for layer in layers]) if has_bias else None
         self._inputs: Tensor | None = None
@@ -141,12 +145,13 @@ class JointLinear(Packed):
 class RowGatedMlp(Packed):
     """down(silu(gate(x)) * up(x)) in one call; holds the layers under their own names."""
 
-    def __init__(self, mlp: Any, *, is_int8: bool = False) -> None:
+    def __init__(self, mlp: Any, *, is_int8: bool = False, pages: LargePages | None = None) -> None:
         super().__init__()
         self.gate_proj, self.up_proj, self.down_proj = mlp.gate_proj, mlp.up_proj, mlp.down_proj
         gate, up = self.gate_proj.weight.detach(), self.up_proj.weight.detach()
-        self._gate_up = ops.PackedWeight(ops.interleaved(gate, up), is_int8=is_int8)
-        self._down = ops.PackedWeight(self.down_proj.weight, is_int8=is_int8)
+        joint = ops.interleaved(gate, up)
+        self._gate_up = ops.PackedWeight(joint, is_int8=is_int8, pages=pages)
+        self._down = ops.PackedWeight(self.down_proj.weight, is_int8=is_int8, pages=pages)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """[..., D] -> [..., D] f32."""
@@ -221,7 +226,6 @@ def pack_layers(
     n_swapped = _swap_children(model, swap)
     if widens:
         model.float()
-    settle([weight for module in _packed(model) for weight in module.weights()])
     return n_swapped
 
 
@@ -234,6 +238,12 @@ class _Swap:
     widens: bool = False
     frees: bool = False
     kept: frozenset[int] = frozenset()
+    pages: LargePages = field(default_factory=LargePages)
+
+    @property
+    def pages_now(self) -> LargePages | None:
+        """For a form that is compared with its layer: if it is rounded afterwards, it is not what is kept."""
+        return None if self.is_int8 else self.pages
 
 
 def _embeddings(model: nn.Module) -> frozenset[int]:
@@ -343,9 +353,7 @@ def plain_layers(model: nn.Module) -> Iterator[None]:
 
 def packed_if_faster(linear: nn.Linear, *, is_int8: bool = False) -> nn.Module:
     """A packed layer of the same weight, or the layer itself where packing is not possible."""
-    faster = _faster(linear, _Swap(ops.has_kernels(), is_int8))
-    settle([weight for module in _packed(faster) for weight in module.weights()])
-    return faster
+    return _faster(linear, _Swap(ops.has_kernels(), is_int8))
 
 
 def _faster(module: Any, swap: _Swap) -> nn.Module:
@@ -354,10 +362,12 @@ def _faster(module: Any, swap: _Swap) -> nn.Module:
     if _is_plain_linear(module):
         if not swap.uses_kernels and not can_pack():
             return module  # type: ignore[no-any-return]
-        candidate = RowLinear(module) if swap.uses_kernels else PackedLinear(module)
+        candidate = (
+            RowLinear(module, pages=swap.pages_now) if swap.uses_kernels else PackedLinear(module)
+        )
         width = module.in_features
     elif swap.uses_kernels and _is_gated_mlp(module):
-        candidate, width = RowGatedMlp(module), module.gate_proj.in_features
+        candidate, width = RowGatedMlp(module, pages=swap.pages_now), module.gate_proj.in_features
     elif swap.uses_kernels and _is_rms_norm(module):
         candidate, width = RowRmsNorm(module), module.weight.shape[0]
     else:
@@ -365,7 +375,7 @@ def _faster(module: Any, swap: _Swap) -> nn.Module:
     if not _agrees(module, candidate, width):
         return module  # type: ignore[no-any-return]
     if swap.is_int8 and isinstance(candidate, (RowLinear, RowGatedMlp)):
-        return type(candidate)(module, is_int8=True)
+        return type(candidate)(module, is_int8=True, pages=swap.pages)
     return candidate
 
 
@@ -379,21 +389,23 @@ def _join_projections(parent: nn.Module, swap: _Swap) -> int:
     same_input = len({layer.in_features for layer in linears}) == 1
     if not same_input or len({layer.bias is None for layer in linears}) != 1:
         return 0
-    parts = _joint_parts(linears, is_int8=False)
+    parts = _joint_parts(linears, is_int8=False, pages=swap.pages_now)
     inputs = _probe(linears[0].in_features)
     if not all(
         _is_close(layer(inputs), part(inputs)) for layer, part in zip(linears, parts, strict=True)
     ):
         return 0
     if swap.is_int8:
-        parts = _joint_parts(linears, is_int8=True)
+        parts = _joint_parts(linears, is_int8=True, pages=swap.pages)
     for name, part in zip(names, parts, strict=True):
         _swap(parent, name, part, swap)
     return len(parts)
 
 
-def _joint_parts(linears: list[nn.Linear], *, is_int8: bool) -> list[JointLinear]:
-    joint, begin = _JointProduct(linears, is_int8=is_int8), 0
+def _joint_parts(
+    linears: list[nn.Linear], *, is_int8: bool, pages: LargePages | None
+) -> list[JointLinear]:
+    joint, begin = _JointProduct(linears, is_int8=is_int8, pages=pages), 0
     parts: list[JointLinear] = []
     for layer in linears:
         parts.append(JointLinear(layer, joint, begin, is_last=layer is linears[-1]))

@@ -45,14 +45,17 @@ class Option:
     fit: Fit | None
 
 
-def options(config: LoadConfig, info: SessionInfo) -> tuple[Option, ...]:
+def options(
+    config: LoadConfig, info: SessionInfo, look: Callable[[str], Machine] | None = None
+) -> tuple[Option, ...]:
     """The other precisions of what is loaded that this machine has room for, once that is let go.
 
+    Args: look: finds out about the machine; None: this process does.
     Raises: EagleError when what is loaded is no longer there.
     """
     if config.device == "split":
         return ()
-    machine = with_freed(this_machine(config.device), info.weight_bytes)
+    machine = with_freed((look or this_machine)(config.device), info.weight_bytes)
     entry = models.resolve(config.base, config.head)
     found = [
         Option(precision, fit_of(entry, precision, machine))

@@ -15,17 +15,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from eagle_core.cache import KVCache
 from eagle_core.errors import ModelError
+from eagle_core.session_info import Drafting
 from eagle_core.target import Target, self_check
 from eagle_core.tree import DraftTree
-
-Drafting = Literal["tree", "chain", "none"]
 
 # Float32: a hundred times the rounding that was measured (2e-6). 16 bits: rounding was measured at up to 0.11
 # on the default model, a wrong position at 0.49 and more. How a model rounds shows when its whole forward is
@@ -227,4 +225,4 @@ def _distance(row: Tensor, reference: Tensor) -> float:
     return relative if math.isfinite(relative) else math.inf
 
 
-__all__ = ["Drafting", "SelfTest", "rounding_reason", "self_test"]
+__all__ = ["SelfTest", "rounding_reason", "self_test"]

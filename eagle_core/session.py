@@ -40,14 +40,15 @@ from eagle_core.events import (
 from eagle_core.folders import cache_folder
 from eagle_core.head_precision import head_dtype_name, place_head
 from eagle_core.heads.base import DraftHead
+from eagle_core.kernels.cuda_graphs import graph_captures
 from eagle_core.loading import LoadedBase, is_memory_error, load_base
 from eagle_core.loading_head import check_before_download, head_source, load_head
 from eagle_core.pace import PaceBook, pace_file
 from eagle_core.packing import bytes_read, count_let_go
 from eagle_core.queueing import TicketQueue
 from eagle_core.rounding import explain_difference
-from eagle_core.selftest import Drafting, rounding_reason, self_test
-from eagle_core.session_info import Message, SessionInfo
+from eagle_core.selftest import rounding_reason, self_test
+from eagle_core.session_info import Drafting, Message, SessionInfo
 from eagle_core.stats import Stats
 from eagle_core.stops import StopStrings
 from eagle_core.target import Target
@@ -89,6 +90,8 @@ class Session:
         self._target = Target(base.model, base.context_length, feature_layers)
         self._inexact_reason = base.inexact_reason
         self._target.set_reproducible(base.reproducible)
+        self._captures = graph_captures(self._target.device) if base.cuda_graphs else None
+        self._target.use_graphs(self._captures)
         drafting, drafting_reason, may_part = self._test()
         if drafting_reason and on_event is not None:
             on_event(LoadProgress(drafting_reason))
@@ -121,16 +124,20 @@ class Session:
             quantization=base.quantization,
             precision_note=base.precision_note,
             head_dtype=head_dtype_name(head, head_dtype) if head is not None else None,
+            cuda_graphs=self._target.graphs is not None,
         )
-        info = self.info
-        self._paces = PaceBook(
-            None if pace_folder is None else pace_file(
-                pace_folder, __version__, info.base, info.head, info.dtype, info.quantization,
-                info.head_dtype, info.device, info.reproducible, torch.get_num_threads(),
-            )
-        )  # fmt: skip
+        self._paces = PaceBook(None if pace_folder is None else self._pace_file(pace_folder))
         with suppress(NoChatTemplate):  # said when a chat is to be answered
             self.info = dataclasses.replace(self.info, chat_template=self._text.template.name)
+
+    def _pace_file(self, folder: Path) -> Path:
+        """Where is kept how fast the trees of ``auto`` are: one file for all on which that depends."""
+        info = self.info
+        return pace_file(
+            folder, __version__, info.base, info.head, info.dtype, info.quantization, info.head_dtype,
+            info.device, info.reproducible, torch.get_num_threads(),
+            *(("cuda graphs",) if info.cuda_graphs else ()),
+        )  # fmt: skip
 
     @classmethod
     def open(cls, config: LoadConfig, on_event: Callable[[Event], None] | None = None) -> Session:
@@ -424,7 +431,7 @@ class Session:
         if self._eagle is None:
             self._eagle = EagleDrafter(
                 self._head, self._target.embed, self._target.output_embeddings,
-                draft.tree, self._target.context_length + 1, self._paces,
+                draft.tree, self._target.context_length + 1, self._paces, self._captures,
             )  # fmt: skip
         self._eagle.configure(draft.tree)
         keep = min(keep, self._eagle.length)

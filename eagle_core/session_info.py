@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypedDict
 
-from eagle_core.selftest import Drafting
+Drafting = Literal["tree", "chain", "none"]
 
 
 class Message(TypedDict):
@@ -22,6 +22,7 @@ class SessionInfo:
     ``drafting`` is what the self-test found the base able to check, ``drafting_reason`` why no trees.
     ``rounding_reason`` says why answers with and without drafting may part, "" where they cannot;
     ``reproducible`` is whether rows are computed so that they do not, where there is a choice.
+    ``cuda_graphs`` is whether forwards are replayed as CUDA graphs once they are found to be the same.
     ``precision_note`` says what the precision costs. ``chat_template`` is "own", a built-in one's name or a
     file's, or None for a base model without one.
     """
@@ -42,6 +43,7 @@ class SessionInfo:
     precision_note: str = ""
     head_dtype: str | None = None
     chat_template: str | None = None
+    cuda_graphs: bool = False
 
     @property
     def precision(self) -> str:
@@ -49,4 +51,4 @@ class SessionInfo:
         return self.dtype if self.quantization == "none" else self.quantization
 
 
-__all__ = ["Message", "SessionInfo"]
+__all__ = ["Drafting", "Message", "SessionInfo"]

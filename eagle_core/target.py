@@ -10,7 +10,7 @@ the LM head (arXiv 2401.15077, 3.1), or states between chosen layers for heads t
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,9 @@ from eagle_core.kernels.attention import (
     use_rows_attention,
     uses_rows_attention,
 )
+from eagle_core.kernels.graphs import KEPT_FINITE, Captures, GraphDeck
 from eagle_core.kernels.tape import FIXED_ROPES, TapeDeck
+from eagle_core.masks import MaskBuffer, limited, uniform_kind, visibility
 from eagle_core.tree import DraftTree
 
 MOST_LIKE_ROWS = 32  # products in 16 bits on a CPU give a row the same bits beside up to so many
@@ -35,8 +37,6 @@ MIN_CPU_ROWS, MIN_DEVICE_ROWS = 2, 32  # rows of a reproducible forward in 16 bi
 DEFAULT_CONTEXT_LENGTH = 8192  # longest context when none is asked for; long caches cost memory
 _KNOWN_LAYERS = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
 _KNOWN_ATTENTION = frozenset({"sdpa", "eager", ROWS_ATTENTION})
-
-Sees = Callable[[Tensor, Tensor], Tensor]  # (query positions, key positions) -> bool, broadcast
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,9 @@ class Target:
         self._layers = (
             decoder_layers(self._decoder, self.n_layers) if feature_layers else nn.ModuleList()
         )
-        self._mask = _MaskBuffer(self.dtype, self.device)
+        self._mask = MaskBuffer(self.dtype, self.device)
+        self._captures: Captures | None = None
+        self.graphs: GraphDeck | None = None  # where forwards are replayed as graphs of the device
         self.set_reproducible(uses_rows_attention(self._config))
 
     def set_reproducible(self, is_on: bool) -> None:
@@ -113,7 +115,27 @@ class Target:
         self._min_rows = 1
         if is_coarse and is_on:
             self._min_rows = MIN_CPU_ROWS if self.device.type == "cpu" else MIN_DEVICE_ROWS
-        self._tapes = TapeDeck(self._plain) if _can_be_recorded(self._config) else None
+        can_record = uses_rows_attention(self._config) and _is_repeatable(self._config)
+        self._tapes = TapeDeck(self._plain) if can_record else None
+        self.use_graphs(self._captures)
+
+    def use_graphs(self, captures: Captures | None) -> None:
+        """Replay forwards as graphs of the device from now on; None: launch every operation from Python.
+
+        Without effect where a forward cannot be repeated as it is: with layers that see a window or keep
+        state, rotations that change with the text's length, float16, or parts on several devices.
+        """
+        self._captures, self.graphs = captures, None
+        if captures is not None and self._can_be_captured():
+            self.graphs = GraphDeck(
+                self._plain, captures, self.dtype, self._min_rows, is_exact=self.is_reproducible
+            )
+
+    def _can_be_captured(self) -> bool:
+        is_fit = self._takes_positions and not self.has_state and self.dtype in KEPT_FINITE
+        is_fit = is_fit and not uses_rows_attention(self._config)
+        devices = {parameter.device for parameter in self.model.parameters()}
+        return is_fit and _is_repeatable(self._config) and devices == {self.device}
 
     @property
     def is_reproducible(self) -> bool:
@@ -231,10 +253,11 @@ class Target:
         self, ids: Tensor, positions: Tensor, mask: Any, cache: KVCache
     ) -> TargetOutput:
         """A forward that wants the logits of all its rows, replayed from a recording where that works."""
-        if self._tapes is None:
+        deck = self.graphs or self._tapes
+        if deck is None:
             return self._forward(ids, positions, mask, cache, n_logits=ids.shape[0])
         one_mask = next(iter(mask.values())) if isinstance(mask, dict) else mask
-        return TargetOutput(*self._tapes.run((ids, positions), one_mask, cache))
+        return TargetOutput(*deck.run((ids, positions), one_mask, cache))
 
     def _plain(
         self, inputs: tuple[Tensor, ...], mask: Tensor | None, cache: KVCache
@@ -297,9 +320,9 @@ class Target:
         """Additive mask(s) [1, 1, N, length + N]: all committed rows, and ancestors or self."""
         full = self._mask.write(ancestors, cache.length, cache.capacity)  # [1, 1, N, S]
         masks: dict[str, Tensor] = {}
-        for kind in self._layer_types or (_uniform_kind(self._config),):
-            sees = _visibility(self._config, kind, cache.length + max_depth)
-            masks[kind] = full if sees is None else _limit(full, positions, cache.length, sees)
+        for kind in self._layer_types or (uniform_kind(self._config),):
+            sees = visibility(self._config, kind, cache.length + max_depth)
+            masks[kind] = full if sees is None else limited(full, positions, cache.length, sees)
         return masks if self._layer_types else next(iter(masks.values()))
 
     @torch.inference_mode()
@@ -318,56 +341,6 @@ class Target:
         return frozenset(int(token) for token in found if token is not None)
 
 
-class _MaskBuffer:
-    """One reusable additive mask: only the tree's own columns are rewritten from step to step."""
-
-    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
-        self._hidden = torch.finfo(dtype).min
-        self._buffer = torch.zeros((0, 0), dtype=dtype, device=device)
-        self._dirty = slice(0, 0)
-
-    def write(self, ancestors: Tensor, length: int, capacity: int) -> Tensor:
-        """[N, N] bool -> [1, 1, N, length + N] additive; a view that the next call overwrites."""
-        n_nodes = ancestors.shape[0]
-        end = length + n_nodes
-        n_rows, n_columns = self._buffer.shape
-        if n_nodes > n_rows or max(end, capacity) > n_columns:
-            shape = (max(n_nodes, n_rows), max(end, capacity, n_columns))
-            self._buffer = self._buffer.new_zeros(shape)
-        else:
-            self._buffer[:, self._dirty] = 0
-        self._dirty = slice(length, end)
-        self._buffer[:n_nodes, length:end].masked_fill_(~ancestors, self._hidden)
-        return self._buffer[None, None, :n_nodes, :end]
-
-
-def _limit(full: Tensor, positions: Tensor, length: int, sees: Sees) -> Tensor:
-    """``full`` [1, 1, N, S] without the keys that lie outside a layer's window; a new tensor."""
-    keys = torch.arange(length, device=positions.device)  # [length]
-    keys = torch.cat((keys, positions))  # [S]
-    return full.masked_fill(~sees(positions.unsqueeze(1), keys), torch.finfo(full.dtype).min)
-
-
-def _uniform_kind(config: Any) -> str:
-    """Kind of all layers of a model that does not list them."""
-    if getattr(config, "sliding_window", None) is not None:
-        return "sliding_attention"
-    if getattr(config, "attention_chunk_size", None) is not None:
-        return "chunked_attention"
-    return "full_attention"
-
-
-def _visibility(config: Any, kind: str, last_position: int) -> Sees | None:
-    """Which keys a layer of this kind sees; None when its window hides nothing yet."""
-    if kind == "sliding_attention":
-        window = int(config.sliding_window)
-        return None if last_position < window else lambda query, key: key > query - window
-    if kind == "chunked_attention":
-        chunk = int(config.attention_chunk_size)
-        return None if last_position < chunk else lambda query, key: key // chunk == query // chunk
-    return None
-
-
 def execution_device(module: nn.Module) -> torch.device:
     """Where a module computes; its weights may lie elsewhere until then (accelerate's hooks)."""
     hooked = getattr(getattr(module, "_hf_hook", None), "execution_device", None)
@@ -376,11 +349,9 @@ def execution_device(module: nn.Module) -> torch.device:
     return next(module.parameters()).device
 
 
-def _can_be_recorded(config: Any) -> bool:
-    """Whether forwards may be replayed: rows attention, one kind of mask, rotations that do not change."""
-    if not uses_rows_attention(config):
-        return False
-    kinds = set(getattr(config, "layer_types", None) or ()) or {_uniform_kind(config)}
+def _is_repeatable(config: Any) -> bool:
+    """Whether a forward is alike at every length: one mask for all layers, rotations that do not change."""
+    kinds = set(getattr(config, "layer_types", None) or ()) or {uniform_kind(config)}
     rope = getattr(config, "rope_parameters", None) or {}
     return kinds == {"full_attention"} and rope.get("rope_type", "default") in FIXED_ROPES
 

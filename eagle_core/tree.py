@@ -16,6 +16,7 @@ from functools import cached_property, lru_cache
 from itertools import pairwise
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from eagle_core.config import Shape, check_shape
@@ -88,6 +89,15 @@ class DraftTree:
         n_drafted = tokens.shape[0]
         parents = torch.arange(-1, n_drafted, device=tokens.device)  # [K + 1]
         return cls(torch.cat((pending.reshape(1), tokens)), parents, n_drafted)
+
+    def first_nodes(self, n_nodes: int) -> DraftTree:
+        """The tree without its last nodes, which are nobody's parents then."""
+        if n_nodes >= self.n_nodes:
+            return self
+        scores = None if self.draft_scores is None else self.draft_scores[:n_nodes]
+        return DraftTree(
+            self.tokens[:n_nodes], self.parents[:n_nodes], self.max_depth, draft_scores=scores
+        )
 
     @property
     def n_nodes(self) -> int:
@@ -243,6 +253,39 @@ def shape_for_draws(depth: int, branching: int, size: int) -> Shape:
     return tuple(found)
 
 
+def best_nodes(
+    pending: Tensor,
+    tokens: Tensor,
+    values: Tensor,
+    scores: Tensor,
+    parents: Tensor,
+    max_nodes: int,
+    max_depth: int,
+    width: int,
+) -> DraftTree:
+    """The ``max_nodes`` most valuable candidates as a tree.
+
+    Candidates are in order of depth: ``width`` of depth 1, then width^2 of each further depth. A stable sort
+    keeps a parent ahead of a child of equal value.
+    """
+    order = torch.sort(values, descending=True, stable=True).indices[:max_nodes]
+    kept = order.sort().values  # [N - 1]
+    old_parents = parents[kept]
+    # A parent's place among the kept; roots (-1) become node 0.
+    new_parents = torch.searchsorted(kept, old_parents) + 1
+    new_parents = torch.where(old_parents < 0, 0, new_parents)
+    root = torch.full((1,), -1, dtype=torch.long, device=tokens.device)
+    if (
+        tokens.device.type == "cpu"
+    ):  # elsewhere reading it would cost a sync; the bound does as well
+        last = int(kept[-1])
+        max_depth = 1 if last < width else 2 + (last - width) // width**2
+    return DraftTree(
+        torch.cat((pending.reshape(1), tokens[kept])), torch.cat((root, new_parents)), max_depth,
+        draft_scores=F.pad(scores[kept], (1, 0)),
+    )  # fmt: skip
+
+
 def without_idle_nodes(tree: DraftTree) -> DraftTree:
     """A drawn tree without nodes that no walk can reach; reads the device.
 
@@ -327,6 +370,7 @@ __all__ = [
     "DraftTree",
     "Draws",
     "TreeLayout",
+    "best_nodes",
     "check_parents",
     "fit_shape",
     "in_order_of_draws",

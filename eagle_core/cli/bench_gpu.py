@@ -101,6 +101,8 @@ def gpu_table(found: dict[str, Any], precisions: tuple[str, ...]) -> str:
             continue
         parts += [f"{title}: {_precision_line(part)}", _rows_table(part), _draft_table(part)]
         parts.append(_bars_table(part["bars"]))
+        if (part["graph"] or {}).get("bars"):
+            parts += _graph_parts(f"{title}, CUDA graphs", part)
     parts.append(_real_line(found["real"]))
     parts.append(f"{found['took_s']:.0f} s in all")
     return "\n\n".join(parts)
@@ -116,7 +118,7 @@ def _precision_line(part: dict[str, Any]) -> str:
 
 def _rows_table(part: dict[str, Any]) -> str:
     verify = part["verify_ms"]
-    graph = part["graph"] or {"verify_ms": {}, "reason": ""}
+    graph = {"verify_ms": {}, "reason": "", "verify_reproducible_ms": {}} | (part["graph"] or {})
     rows = [
         ["rows", *map(str, verify)],
         ["ms", *(f"{ms:.2f}" for ms in verify.values())],
@@ -125,11 +127,23 @@ def _rows_table(part: dict[str, Any]) -> str:
     for name, found in (
         ("reproducible, ms", part["verify_reproducible_ms"]),
         ("as a CUDA graph, ms", graph["verify_ms"]),
+        ("both, ms", graph["verify_reproducible_ms"]),
     ):
         if found:
             rows.append([name, *(f"{found[n]:.2f}" if n in found else "-" for n in verify)])
     text = align(rows)
     return f"{text}\nno CUDA graph: {graph['reason']}" if graph["reason"] else text
+
+
+def _graph_parts(title: str, part: dict[str, Any]) -> list[str]:
+    """Plain decoding, drafts and aims with forwards replayed as CUDA graphs."""
+    graph = part["graph"]
+    faster = part["plain_ms"] / graph["plain_ms"]
+    line = (
+        f"{title}: plain decoding {graph['plain_tok_s']:.1f} tok/s ({graph['plain_ms']:.2f} ms), "
+    )
+    line += f"{faster:.2f} times as fast as launched from Python"
+    return [line, _draft_table(graph), _bars_table(graph["bars"])]
 
 
 def _draft_table(part: dict[str, Any]) -> str:

@@ -7,9 +7,10 @@ from typing import Any
 
 from eagle_core.cli.console import write_line
 from eagle_core.cli.flags import add_config_flags, read_config
-from eagle_core.cli.serve import opener
+from eagle_core.cli.serve import Opener
 from eagle_core.config import LoadConfig
 from eagle_core.instance import bring_forward, only_instance
+from eagle_core.startup import quick_imports
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
@@ -30,16 +31,28 @@ def run(args: argparse.Namespace) -> int:
 
     Raises: EagleError when there is nothing to draw it with.
     """
+    from eagle_core.sources import check_names
+
     load = read_config(args, LoadConfig)
-    open_session = opener(load)
+    check_names(load)
     with only_instance() as is_only:
         if is_only:
-            from eagle_core.ui.desktop import run_window
-
-            run_window(open_session, load, say=write_line)
+            show(load)
         else:
             write_line(bring_forward())
     return 0
+
+
+def show(load: LoadConfig) -> None:
+    """Show the window until it is closed."""
+    open_session = Opener(load)
+    try:
+        with quick_imports("gradio"):
+            from eagle_core.ui.desktop import run_window
+
+        run_window(open_session, load, say=write_line)
+    finally:
+        open_session.close()
 
 
 __all__ = ["add_parser", "run"]

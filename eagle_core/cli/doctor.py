@@ -84,6 +84,7 @@ def all_checks() -> Iterator[Check]:
     yield from package_checks()
     yield _guarded("device", check_device)
     yield _guarded("kernels", check_kernels)
+    yield _guarded("graphs", check_graphs)
     yield _guarded("memory", check_memory)
     yield _guarded("cache", check_cache)
     entry = default_entry()
@@ -148,6 +149,44 @@ def check_kernels() -> Check:
         return Check("kernels", "warn", "not compiled: no g++ on this machine", hint)
     hint = f"{compiler} could not compile them, or {SWITCH} is off"
     return Check("kernels", "warn", "not compiled", hint)
+
+
+def check_graphs() -> Check:
+    """Whether a forward can be replayed as a CUDA graph here; else its operations are launched one by one."""
+    import torch
+
+    from eagle_core.kernels.cuda_graphs import graph_captures
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    captures = graph_captures(device)
+    if captures is None:
+        return Check("graphs", "ok", "none: CUDA graphs are for NVIDIA GPUs")
+    n_steps, n_graphs = replay_steps(device, captures)
+    if n_graphs:
+        return Check(
+            "graphs", "ok", "CUDA graphs: captured, and the same as the forwards themselves"
+        )
+    hint = "leave --cuda-graphs off, and report this"
+    return Check("graphs", "warn", f"no CUDA graph came of {n_steps} forwards", hint)
+
+
+def replay_steps(device: Any, captures: Any, n_steps: int = 6) -> tuple[int, int]:
+    """Steps of a tiny random model on a device, and how many graphs came of them."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from eagle_core.target import Target
+    from eagle_core.tree import DraftTree
+
+    model: Any = LlamaForCausalLM(LlamaConfig(**TINY_MODEL)).train(False)
+    target = Target(model.to(device))
+    target.use_graphs(captures)
+    cache = target.new_cache(512)
+    target.prefill_chunk(torch.arange(8), cache)
+    for token in range(n_steps):
+        target.forward_tree(DraftTree.single(torch.tensor(token)), cache)
+        cache.advance(1)
+    return n_steps, target.graphs.n_replayed() if target.graphs is not None else 0
 
 
 def check_memory() -> Check:

@@ -13,9 +13,10 @@ from eagle_core.cli.stream import Progress
 from eagle_core.config import LoadConfig
 from eagle_core.errors import EagleError
 from eagle_core.events import Event
+from eagle_core.startup import quick_imports
 
 if TYPE_CHECKING:
-    from eagle_core.session import Session
+    from eagle_core.worker import Worker, WorkerSession
 
 AUTH_VARIABLE = "EAGLE_AUTH"
 
@@ -56,19 +57,23 @@ def run(args: argparse.Namespace) -> int:
     """Serve the page until Ctrl+C; the model loads behind it, and the page shows how far it is."""
     load = read_config(args, LoadConfig)
     auth = credentials(args.auth if args.auth is not None else os.environ.get(AUTH_VARIABLE))
-    open_session = opener(load)
-    from eagle_core.ui.access import Credentials
-    from eagle_core.ui.app import launch
+    open_session = Opener(load)
+    try:
+        with quick_imports("gradio"):
+            from eagle_core.ui.access import Credentials
+            from eagle_core.ui.app import launch
 
-    launch(
-        open_session,
-        host=args.host,
-        port=args.port,
-        open_browser=not args.no_browser,
-        settings=load,
-        auth=Credentials(*auth) if auth is not None else None,
-        on_ready=lambda url: write_line(f"{url} (Ctrl+C stops)"),
-    )
+        launch(
+            open_session,
+            host=args.host,
+            port=args.port,
+            open_browser=not args.no_browser,
+            settings=load,
+            auth=Credentials(*auth) if auth is not None else None,
+            on_ready=lambda url: write_line(f"{url} (Ctrl+C stops)"),
+        )
+    finally:
+        open_session.close()
     return 0
 
 
@@ -90,33 +95,46 @@ def credentials(text: str | None) -> tuple[str, str] | None:
     return user, password
 
 
-def opener(load: LoadConfig) -> Callable[[Callable[[Event], None]], Session]:
-    """What opens the model and shows its progress in the terminal, too; torch is imported only then.
+class Opener:
+    """Opens the model in a process of its own, and shows its progress in the terminal, too.
+
+    That process is started at once: it imports the engine while this one imports the page.
 
     Raises: EagleError when the model cannot be what it is called.
     """
-    from eagle_core.sources import check_names
 
-    check_names(load)
-    progress = Progress()
+    def __init__(self, load: LoadConfig) -> None:
+        from eagle_core.sources import check_names
 
-    def open_session(on_event: Callable[[Event], None]) -> Session:
-        from eagle_core.session import Session
+        check_names(load)
+        from eagle_core.worker import Worker
+
+        self._load, self._progress = load, Progress()
+        self._worker: Worker | None = Worker()
+
+    def __call__(self, on_event: Callable[[Event], None]) -> WorkerSession:
+        """Open the model. Raises: EagleError, which was told in the terminal then."""
+        from eagle_core.worker import open_in_worker
 
         def show(event: Event) -> None:
-            progress(event)
+            self._progress(event)
             on_event(event)
 
+        worker, self._worker = self._worker, None
         try:
-            return Session.open(load, show)
+            return open_in_worker(self._load, show, worker)
         except EagleError as error:  # the page says it, too
-            progress.close()
+            self._progress.close()
             report_error(error, as_json=False)
             raise
         finally:
-            progress.close()
+            self._progress.close()
 
-    return open_session
+    def close(self) -> None:
+        """End the process that was started if nothing was opened in it."""
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.close()
 
 
-__all__ = ["add_parser", "credentials", "opener", "run"]
+__all__ = ["Opener", "add_parser", "credentials", "run"]

@@ -21,6 +21,7 @@ from eagle_core.events import (
     TextDelta,
 )
 from eagle_core.rate import Rate, as_text, time_left
+from eagle_core.startup import quick_imports
 from eagle_core.transcript import Transcript
 
 if TYPE_CHECKING:
@@ -133,7 +134,8 @@ def open_session(config: LoadConfig, progress: Progress) -> Session:
     from eagle_core.sources import check_names
 
     check_names(config)
-    from eagle_core.session import Session
+    with quick_imports("eagle_core.session"):
+        from eagle_core.session import Session
 
     try:
         return Session.open(config, progress)

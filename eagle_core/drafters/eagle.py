@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eagle_core.cache import KVCache
+from eagle_core.choice import Choice
 from eagle_core.config import GenerationConfig, TreeConfig
 from eagle_core.draft_plan import DraftPlan, DrawnCandidates, Pick, draft_plan
 from eagle_core.drafters.base import Budget
@@ -26,19 +28,22 @@ from eagle_core.head_precision import is_int8
 from eagle_core.heads.base import DraftHead
 from eagle_core.heads.scorer import draft_scorer
 from eagle_core.kernels.attention import uses_rows_attention
+from eagle_core.kernels.graphs import KEPT_FINITE, Captures, GraphDeck
 from eagle_core.kernels.ops import has_kernels, top
 from eagle_core.kernels.tape import FIXED_ROPES, TapeDeck
 from eagle_core.lookup import SURE_MATCH, RepeatIndex, with_path
-from eagle_core.pace import Pace, PaceBook
+from eagle_core.pace import PaceBook
 from eagle_core.tree import (
     DraftTree,
+    best_nodes,
     fit_shape,
     in_order_of_draws,
     shape_for_draws,
     without_idle_nodes,
 )
+from eagle_core.worth import usual_nodes
 
-MOST_UNREAD = 16  # committed tokens that may wait for the head; a prompt does not
+MOST_UNREAD = 128  # committed tokens that may wait for the head; a prompt does not
 
 
 class EagleDrafter:
@@ -50,6 +55,7 @@ class EagleDrafter:
             unless the head has its own.
         capacity: tokens that one request may have, prompt and answer together.
         paces: where what ``auto`` measures is kept; None: with this drafter.
+        captures: captures the head's forwards as graphs of the device; None: none are.
     """
 
     name = "eagle"
@@ -62,6 +68,7 @@ class EagleDrafter:
         tree: TreeConfig,
         capacity: int,
         paces: PaceBook | None = None,
+        captures: Captures | None = None,
     ) -> None:
         self._head, self._embed = head, head.embed_tokens or embed
         self._vocabulary = head.draft_vocabulary
@@ -75,6 +82,9 @@ class EagleDrafter:
         self._cache = KVCache(head.n_layers, capacity + max_drafted_rows(tree))
         self._repeats = RepeatIndex()
         self._tapes = TapeDeck(self._forward) if _can_be_recorded(head) else None
+        self.graphs: GraphDeck | None = None
+        if captures is not None and _can_be_captured(head):
+            self.graphs = GraphDeck(self._forward, captures, head.dtype)
         # [D], the head's guess of the pending token's feature
         self._predicted: Tensor | None = None
         # Committed tokens that the head has not read yet, with their features, and the token after them.
@@ -84,16 +94,13 @@ class EagleDrafter:
 
     def _use(self, tree: TreeConfig) -> None:
         """Draft by ``tree`` from now on; under ``auto`` by what was measured of it before, if it was."""
-        self._tree, self._ways = tree, tree.ways
-        self._pace: Pace | None = None  # what chooses among the ways of ``auto``
-        if tree.policy == "auto":
-            names = [
-                f"{way.policy} {way.depth}/{way.branching}/{way.size}"
-                + (f" {way.shape}" if way.policy == "static" else "")
-                for way in self._ways
-            ]
-            name = f"{', '.join(names)}; {tree.lookup} looked up"
-            self._pace = self._paces.of(name, len(self._ways) + 2)
+        self._tree = self._fixed_tree = tree.ways[0]
+        # Who recommends a tree gets it; else what pays of a tree is seen where its scores are at hand.
+        on_host = next(self._head.parameters()).device.type == "cpu" and tree.start is None
+        self._choice = Choice(tree, self._paces, on_host=on_host) if tree.policy == "auto" else None
+        self._worth = self._choice.worth if self._choice is not None else None
+        self._n_lookup = tree.lookup
+        self._n_levels, self._hopes = 0, -1.0  # of the proposal that is made
 
     @property
     def length(self) -> int:
@@ -136,8 +143,8 @@ class EagleDrafter:
 
     def _pause(self) -> None:
         self._n_new = 0
-        if self._pace is not None:
-            self._pace.pause()
+        if self._choice is not None:
+            self._choice.pause()
 
     @torch.inference_mode()
     def commit(self, tokens: Tensor, features: Tensor, next_token: Tensor) -> None:
@@ -150,7 +157,7 @@ class EagleDrafter:
         self._n_new += tokens.shape[0]
         if tokens.device.type == "cpu":  # elsewhere reading them would cost a sync: no lookup there
             self._repeats.extend(tokens.tolist())
-        if self._pace is None or sum(len(unread) for unread, _ in self._unread) > MOST_UNREAD:
+        if self._choice is None or sum(len(unread) for unread, _ in self._unread) > MOST_UNREAD:
             self._read()
 
     def _read(self) -> None:
@@ -160,8 +167,11 @@ class EagleDrafter:
         tokens, features = (torch.cat(parts) for parts in zip(*self._unread, strict=True))
         if self._next is None:
             raise DraftError("the token after the committed ones is not known")
+        start_s = perf_counter()
         self._add_rows(tokens, features, self._next)
         self._unread = []
+        if self._worth is not None:
+            self._worth.read(perf_counter() - start_s)
 
     def _add_rows(self, tokens: Tensor, features: Tensor, next_token: Tensor) -> None:
         """Head rows for tokens [K] with features [K, D]; the row of each needs the token after it."""
@@ -183,19 +193,30 @@ class EagleDrafter:
     @torch.inference_mode()
     def propose(self, pending: Tensor, budget: Budget) -> DraftTree:
         """A tree within ``budget``, grown by the configured policy."""
-        way = self._choose_way()
+        if self._choice is not None:
+            self._choice.finish(self._n_new)
+        self._n_new, self._n_levels, self._hopes = 0, 0, -1.0
+        tree = self._proposal(pending, budget)
+        if self._worth is not None:
+            self._worth.proposed(tree.n_nodes, self._n_levels, self._hopes)
+        return tree
+
+    def _proposal(self, pending: Tensor, budget: Budget) -> DraftTree:
         repeat, match = self._repeat(pending)
         if match >= SURE_MATCH and budget.max_depth > 0:
-            if self._pace is not None:
-                self._pace.pause()
             n_tokens = min(len(repeat), budget.max_nodes, budget.max_depth)
             return DraftTree.chain(pending, torch.tensor(repeat[:n_tokens]))
-        if way >= len(self._ways):
-            n_looked_up = self._tree.lookup if way == len(self._ways) else 0
-            bare = DraftTree.single(pending)
-            n_new = min(n_looked_up, budget.max_nodes)
-            return with_path(bare, repeat, n_new, budget.max_depth) if n_new and repeat else bare
-        self._tree = self._ways[way]
+        if self._choice is not None:
+            way = self._choice.begin(repeat)
+            if not way.looks_up:
+                return DraftTree.single(pending)
+            if way.tree is None:
+                bare = DraftTree.single(pending)
+                n_new = min(self._n_lookup, budget.max_nodes)
+                return (
+                    with_path(bare, repeat, n_new, budget.max_depth) if n_new and repeat else bare
+                )
+            self._tree = way.tree
         max_nodes, max_depth = self._limits(budget)
         if max_nodes < 1 or max_depth < 1:
             return DraftTree.single(pending)
@@ -208,22 +229,20 @@ class EagleDrafter:
                 tree = self._fill(pending, plan, self._likeliest)
         finally:
             self._cache.rewind(committed)
-        n_new = min(self._tree.lookup, budget.max_nodes - (tree.n_nodes - 1))
-        return with_path(tree, repeat, n_new, budget.max_depth) if repeat else tree
-
-    def _choose_way(self) -> int:
-        """Of the trees to draft with, or behind the last of them: lookup alone, then a plain step."""
-        if self._pace is None:
-            return 0
-        way = self._pace.next_way(self._n_new)
-        self._n_new = 0
-        return way
+        n_new = min(self._n_lookup, budget.max_nodes - (tree.n_nodes - 1))
+        if not repeat:
+            return tree
+        self._hopes = -1.0
+        n_head_nodes, tree = tree.n_nodes - 1, with_path(tree, repeat, n_new, budget.max_depth)
+        if self._worth is None:
+            return tree
+        return tree.first_nodes(1 + max(usual_nodes(tree.n_nodes - 1), n_head_nodes))
 
     def _repeat(self, pending: Tensor) -> tuple[list[int], int]:
         """What followed the last words where they stood before, and how many words matched."""
-        if self._tree.lookup < 1 or len(self._repeats) != self.length:
+        if self._n_lookup < 1 or len(self._repeats) != self.length:
             return [], 0
-        return self._repeats.guess(int(pending), self._tree.lookup)
+        return self._repeats.guess(int(pending), self._n_lookup)
 
     @torch.inference_mode()
     def sample(self, pending: Tensor, budget: Budget, config: GenerationConfig) -> DraftTree:
@@ -231,7 +250,7 @@ class EagleDrafter:
 
         Its shape is known before any token is: the configured one, or ``shape_for_draws`` for a dynamic tree.
         """
-        self._tree = self._ways[0]  # the answer depends on it: never one that was measured
+        self._tree = self._fixed_tree  # the answer depends on it: never one that was measured
         max_nodes, max_depth = self._limits(budget)
         if max_nodes < 1 or max_depth < 1:
             return DraftTree.single(pending)
@@ -271,9 +290,9 @@ class EagleDrafter:
         self, tokens: Tensor, features: Tensor, positions: Tensor, mask: Tensor | None
     ) -> Tensor:
         """Head forward over [R] tokens and [R, D] features; writes R cache rows. Returns [R, D]."""
-        if self._tapes is None:
-            return self._forward((tokens, features, positions), mask, self._cache)[0]
-        return self._tapes.run((tokens, features, positions), mask, self._cache)[0]
+        deck = self.graphs or self._tapes
+        run = self._forward if deck is None else deck.run
+        return run((tokens, features, positions), mask, self._cache)[0]
 
     def _forward(
         self, inputs: tuple[Tensor, ...], mask: Tensor | None, cache: KVCache
@@ -376,8 +395,11 @@ class EagleDrafter:
             width, -1
         )  # [k, D]: the feature each node was scored from
         row_mask = eye = torch.eye(width, dtype=torch.bool, device=device)  # [k, rows]
-        n_candidates = width
+        n_candidates, self._n_levels = width, 1
         for depth in range(1, max_depth):
+            if self._worth is not None and not self._worth.goes_on(beam_values):
+                break
+            self._n_levels += 1
             positions = torch.full_like(beam, start + depth - 1)
             out = self._run(beam_tokens, features, positions, self._mask(row_mask))  # [k, D]
             self._cache.advance(width)
@@ -395,9 +417,15 @@ class EagleDrafter:
             beam, beam_tokens, features = chosen + n_candidates, level_tokens[chosen], out[source]
             row_mask = torch.cat((row_mask[source], eye), dim=1)  # [k, rows + k]
             n_candidates += width * width
-        return _best_nodes(
-            pending, torch.cat(all_tokens), torch.cat(all_values), torch.cat(all_scores),
-            torch.cat(all_parents), max_nodes, max_depth, width,
+        found_values = torch.cat(all_values)
+        if self._worth is not None:
+            max_nodes = min(max_nodes, self._worth.n_worth(found_values))
+            if max_nodes == 0:
+                return DraftTree.single(pending)
+            self._hopes = float(found_values.topk(max_nodes).values.exp().sum())
+        return best_nodes(
+            pending, torch.cat(all_tokens), found_values, torch.cat(all_scores),
+            torch.cat(all_parents), max_nodes, self._n_levels, width,
         )  # fmt: skip
 
 
@@ -411,49 +439,23 @@ def _check_finite(features: Tensor) -> None:
         )
 
 
-def _best_nodes(
-    pending: Tensor,
-    tokens: Tensor,
-    values: Tensor,
-    scores: Tensor,
-    parents: Tensor,
-    max_nodes: int,
-    max_depth: int,
-    width: int,
-) -> DraftTree:
-    """The ``max_nodes`` most valuable candidates as a tree.
-
-    Candidates are in order of depth: ``width`` of depth 1, then width^2 of each further depth. A stable sort
-    keeps a parent ahead of a child of equal value.
-    """
-    order = torch.sort(values, descending=True, stable=True).indices[:max_nodes]
-    kept = order.sort().values  # [N - 1]
-    old_parents = parents[kept]
-    # A parent's place among the kept; roots (-1) become node 0.
-    new_parents = torch.searchsorted(kept, old_parents) + 1
-    new_parents = torch.where(old_parents < 0, 0, new_parents)
-    root = torch.full((1,), -1, dtype=torch.long, device=tokens.device)
-    if (
-        tokens.device.type == "cpu"
-    ):  # elsewhere reading it would cost a sync; the bound does as well
-        last = int(kept[-1])
-        max_depth = 1 if last < width else 2 + (last - width) // width**2
-    return DraftTree(
-        torch.cat((pending.reshape(1), tokens[kept])), torch.cat((root, new_parents)), max_depth,
-        draft_scores=F.pad(scores[kept], (1, 0)),
-    )  # fmt: skip
-
-
 def _can_be_recorded(head: DraftHead) -> bool:
     config: Any = getattr(head.layers[0].self_attn, "config", None)
     return uses_rows_attention(config) and config.rope_parameters["rope_type"] in FIXED_ROPES
 
 
+def _can_be_captured(head: DraftHead) -> bool:
+    config: Any = getattr(head.layers[0].self_attn, "config", None)
+    is_fit = head.dtype in KEPT_FINITE and not uses_rows_attention(config)
+    return is_fit and config.rope_parameters["rope_type"] in FIXED_ROPES
+
+
 def max_drafted_rows(tree: TreeConfig) -> int:
     """Cache rows that one proposal may write beside the committed ones."""
+    trees = (tree.largest, *tree.ways) if tree.policy == "auto" else (tree,)
     return max(
         max(way.depth * way.branching, way.size) if way.paths is None else way.head_nodes
-        for way in tree.ways
+        for way in trees
     )
 
 

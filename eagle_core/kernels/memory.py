@@ -9,54 +9,48 @@ from __future__ import annotations
 
 import logging
 import mmap
-from collections.abc import Sequence
 
 import torch
-
-from eagle_core.kernels.ops import PackedWeight
+from torch import Tensor
 
 logger = logging.getLogger(__name__)
 
 LARGE_PAGE = 2 << 20  # bytes
+REGION = 32 << 20  # bytes asked for at once; what is not written to takes no memory
 LINE = 64  # bytes that are read at once: where a weight may begin
 
 
-def settle(weights: Sequence[PackedWeight]) -> bool:
-    """Move the weights side by side into memory with large pages; says whether that was possible.
+class LargePages:
+    """Hands out places side by side on large pages; a region is freed when nothing in it is used any more."""
 
-    Less than a page of them stays where it is. The old places are freed one by one, so that no more than one
-    weight is there twice.
-    """
-    n_bytes = sum(_whole_lines(weight.data.nbytes) for weight in weights)
-    if n_bytes < LARGE_PAGE:
-        return False
-    region = _large_pages(n_bytes)
-    if region is None:
-        return False
-    place = torch.frombuffer(region, dtype=torch.uint8)  # keeps the region alive
-    start = 0
-    for weight in weights:
-        weight.move_to(place[start : start + weight.data.nbytes])
-        start += _whole_lines(weight.data.nbytes)
-    return True
+    def __init__(self) -> None:
+        self._region: Tensor | None = None  # [bytes] u8
+        self._used = 0
+        self._is_possible = hasattr(mmap, "MADV_HUGEPAGE")
 
+    def empty(self, n_bytes: int) -> Tensor:
+        """A place of [n_bytes] u8, not written to; an ordinary one where there are no large pages."""
+        n_lines = -(-n_bytes // LINE)
+        if self._is_possible and (
+            self._region is None or self._used + n_lines * LINE > self._region.shape[0]
+        ):
+            self._region, self._used = self._fresh(max(n_lines * LINE, REGION)), 0
+        if self._region is None:
+            return torch.empty(n_bytes, dtype=torch.uint8)
+        place = self._region[self._used : self._used + n_bytes]
+        self._used += n_lines * LINE
+        return place
 
-def _whole_lines(n_bytes: int) -> int:
-    return -(-n_bytes // LINE) * LINE
-
-
-def _large_pages(n_bytes: int) -> mmap.mmap | None:
-    """Fresh memory that asks for large pages; None where there are none to ask for."""
-    if not hasattr(mmap, "MADV_HUGEPAGE"):
-        return None
-    size = -(-n_bytes // LARGE_PAGE) * LARGE_PAGE
-    try:
-        region = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        region.madvise(mmap.MADV_HUGEPAGE)
-    except OSError as error:
-        logger.info("no large pages for the packed weights: %s", error)
-        return None
-    return region
+    def _fresh(self, n_bytes: int) -> Tensor | None:
+        try:
+            size = -(-n_bytes // LARGE_PAGE) * LARGE_PAGE
+            region = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            region.madvise(mmap.MADV_HUGEPAGE)
+        except OSError as error:
+            logger.info("no large pages for packed weights: %s", error)
+            self._is_possible = False
+            return None
+        return torch.frombuffer(region, dtype=torch.uint8)  # keeps the region alive
 
 
-__all__ = ["LARGE_PAGE", "settle"]
+__all__ = ["LARGE_PAGE", "LargePages"]

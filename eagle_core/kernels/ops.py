@@ -17,10 +17,12 @@ import torch
 from torch import Tensor
 
 from eagle_core.kernels.build import kernel_library
+from eagle_core.kernels.memory import LargePages
 from eagle_core.kernels.recording import GATED_MLP, LINEAR, RMS_NORM, active, float_bits
 
 PANEL = 32  # output columns that lie together
 LANES = 16
+COMPARED = 1 << 17  # weights that are compared at once
 FLOAT32, BFLOAT16, INT8 = range(3)  # how a packed weight is kept; rows.cpp
 
 _pointer, _int64 = ctypes.c_void_p, ctypes.c_int64
@@ -68,26 +70,27 @@ class PackedWeight:
     Kept in bfloat16 where that holds it exactly, else in float32; with ``is_int8`` rounded to 8 bits, one
     scale per output and 64 inputs.
 
-    Args: weight: [N, K] float32 or bfloat16 on the CPU.
+    Args:
+        weight: [N, K] float32 or bfloat16 on the CPU.
+        pages: where it is kept; None: in ordinary memory.
     """
 
-    def __init__(self, weight: Tensor, *, is_int8: bool = False) -> None:
+    def __init__(
+        self, weight: Tensor, *, is_int8: bool = False, pages: LargePages | None = None
+    ) -> None:
         self.n_out, self.n_in = weight.shape
         source = weight.detach().float() if is_int8 else _smallest(weight.detach())
         self.format = INT8 if is_int8 else FLOAT32 if source.dtype == torch.float32 else BFLOAT16
         source = source.contiguous()
         n_bytes = _library().eagle_packed_bytes(self.format, self.n_in, self.n_out)
-        self.data = torch.empty(n_bytes, dtype=torch.uint8)
+        self.data = (
+            pages.empty(n_bytes) if pages is not None else torch.empty(n_bytes, dtype=torch.uint8)
+        )
         self.address = self.data.data_ptr()
         _library().eagle_pack(
             self.format, source.data_ptr(), self.address, self.n_in, self.n_out,
             torch.get_num_threads(),
         )  # fmt: skip
-
-    def move_to(self, place: Tensor) -> None:
-        """Keep the packed weight in ``place``, [bytes] u8; nothing may be recorded with the old address."""
-        place.copy_(self.data)
-        self.data, self.address = place, place.data_ptr()
 
     def unpacked(self) -> Tensor:
         """The weight that is computed with, [N, K] f32."""
@@ -101,8 +104,13 @@ class PackedWeight:
 
 def _smallest(weight: Tensor) -> Tensor:
     """The weight in bfloat16 if that is exact, else in float32."""
+    if weight.dtype == torch.bfloat16:
+        return weight
     small = weight.to(torch.bfloat16)
-    return small if bool((small.float() == weight).all()) else weight.float()
+    n_rows = max(COMPARED // weight.shape[1], 1)  # pieces that the processor's cache holds
+    pieces = zip(torch.split(small, n_rows), torch.split(weight, n_rows), strict=True)
+    is_exact = all(torch.equal(some.float(), whole) for some, whole in pieces)
+    return small if is_exact else weight.float()
 
 
 def has_fast_int8() -> bool:

@@ -25,6 +25,7 @@ from eagle_core.ui.models_page import ModelsHandlers, OpenModel, build_models
 from eagle_core.ui.pace import QuietBlocks
 from eagle_core.ui.rooms import Rooms
 from eagle_core.ui.shared import Limits
+from eagle_core.worker import open_in_worker
 
 logger = logging.getLogger(__name__)
 
@@ -34,10 +35,8 @@ TITLE = "EAGLE chat"
 
 
 def open_model(config: LoadConfig, on_event: OnEvent) -> ChatSession:
-    """A session on what ``config`` names. Raises as :meth:`Session.open` does."""
-    from eagle_core.session import Session
-
-    return Session.open(config, on_event)
+    """A session on what ``config`` names, in a process of its own. Raises as :meth:`Session.open` does."""
+    return open_in_worker(config, on_event)
 
 
 def build_app(session: ChatSession, history: HistoryStore | None = None) -> gr.Blocks:

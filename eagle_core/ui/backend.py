@@ -21,6 +21,7 @@ from eagle_core.compare import (
 from eagle_core.config import LoadConfig
 from eagle_core.errors import EagleError
 from eagle_core.events import DownloadProgress, Event, LoadProgress
+from eagle_core.fit import Machine
 from eagle_core.machine import give_back_memory
 
 if TYPE_CHECKING:
@@ -75,6 +76,15 @@ def races_of(
     if isinstance(session, RacesItself):
         return session.races(prompts, setups, cancel, on_progress)
     return run_races(OneModel(session), prompts, setups, cancel, on_progress)
+
+
+@runtime_checkable
+class KnowsMachine(Protocol):
+    """A session whose engine looks at the machine: this process needs no torch then."""
+
+    def machine(self, device: str | None = None) -> Machine:
+        """As :func:`eagle_core.machine.this_machine`."""
+        ...
 
 
 OnEvent = Callable[[Event], None]
@@ -253,4 +263,12 @@ class SessionSlot:
             self.opening = Opening(event.message)
 
 
-__all__ = ["ChatSession", "OpenSession", "Opening", "RacesItself", "SessionSlot", "races_of"]
+__all__ = [
+    "ChatSession",
+    "KnowsMachine",
+    "OpenSession",
+    "Opening",
+    "RacesItself",
+    "SessionSlot",
+    "races_of",
+]

@@ -181,14 +181,16 @@ def chat_component() -> gr.Chatbot:
 def message_box(is_ready: bool) -> gr.Textbox:
     """Where the user types."""
     return gr.Textbox(
-        placeholder="Message the model" if is_ready else "Loading the model",
+        placeholder="Message the model"
+        if is_ready
+        else "Message the model: it answers as soon as it is loaded",
         label="Message",
         show_label=False,
         container=False,
         lines=1,
         max_lines=8,
         autofocus=True,
-        interactive=is_ready,
+        interactive=True,
         submit_btn=True,
         elem_id="box",
     )

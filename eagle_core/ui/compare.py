@@ -22,7 +22,7 @@ from eagle_core.config import DraftConfig, GenerationConfig, TreeConfig
 from eagle_core.errors import ConfigError, EagleError
 from eagle_core.relay import OpenModel, options, precision_of
 from eagle_core.ui import render
-from eagle_core.ui.backend import SessionSlot
+from eagle_core.ui.backend import KnowsMachine, SessionSlot
 from eagle_core.ui.controls import make_control, specs
 from eagle_core.ui.frames import error_notice
 from eagle_core.ui.race_runner import Runner
@@ -106,7 +106,8 @@ class CompareHandlers:
         choices = [(f"As loaded: {precision_of(info)}", LOADED)]
         if self._open_model is not None and config is not None and self._slot.can_lend:
             try:
-                for option in options(config, info):
+                look = session.machine if isinstance(session, KnowsMachine) else None
+                for option in options(config, info, look):
                     is_slow = option.fit is not None and option.fit.verdict == "slow"
                     name = f"{option.precision} (may be slow)" if is_slow else option.precision
                     choices.append((name, option.precision))

@@ -35,7 +35,7 @@ FIGURES_S = 0.24
 MAX_SEED = 2**63
 # So much of an answer is lost at most when the machine fails.
 SAVE_S = 2.0
-BUSY = "An answer is in progress. Stop it first, or wait for it."
+OPENING_POLL_S = 0.05
 EXAMPLES = (
     "Write a short story about a lighthouse keeper who finds a message in a bottle.",
     "Explain recursion with a small Python example.",
@@ -157,21 +157,25 @@ class Handlers:
     async def _checked_answer(
         self, room: Room, plan: Plan, values: Sequence[Any]
     ) -> AsyncIterator[Frame]:
-        """Answer if the settings are right, the session is open and the room is free."""
-        session = self.slot.session
+        """Answer if the settings are right and the room is free, once the session is open."""
         try:
             settings = read_settings(values)
         except ConfigError as error:
             yield self.frame(room, notice=error_notice(error))
             return
-        if session is None or room.is_busy:
-            yield (
-                self.absent() if session is None else Frame(notice=render.notice_html("info", BUSY))
-            )
+        if room.is_busy:
+            hint = "An answer is in progress. Stop it first, or wait for it."
+            yield Frame(notice=render.notice_html("info", hint))
             return
         settings, plan = as_another_version(room, settings, plan)
         cancel = room.cancel = threading.Event()
         try:
+            if self.slot.is_opening:
+                yield Frame(notice=render.opening_html(self.slot.opening), box=busy_box())
+            session = await self._opened(room, cancel)
+            if session is None:
+                yield Frame(notice=self._why_not_open(), box=idle_box())
+                return
             writer = await asyncio.to_thread(begin, room, plan, settings, session)
         except EagleError as error:
             room.cancel = None
@@ -186,6 +190,22 @@ class Handlers:
             writer.enter(room)
         async for frame in self._answer(session, room, writer, settings, cancel):
             yield frame
+
+    async def _opened(self, room: Room, cancel: threading.Event) -> ChatSession | None:
+        """The session, waited for while it opens; None, the room free again, if it fails or one stops."""
+        while self.slot.is_opening and room.cancel is cancel and not cancel.is_set():
+            await asyncio.sleep(OPENING_POLL_S)
+        session = self.slot.session
+        if session is not None and room.cancel is cancel and not cancel.is_set():
+            return session
+        if room.cancel is cancel:
+            room.cancel = None
+        return None
+
+    def _why_not_open(self) -> str:
+        if self.slot.opening.has_failed and self.slot.session is None:
+            return render.opening_html(self.slot.opening)
+        return render.notice_html("info", "Stopped before the answer began.")
 
     async def _answer(
         self,

@@ -30,7 +30,7 @@ from eagle_core.overview import (
     precisions_for,
     with_freed,
 )
-from eagle_core.ui.backend import ChatSession, OnEvent, SessionSlot
+from eagle_core.ui.backend import ChatSession, KnowsMachine, OnEvent, SessionSlot
 from eagle_core.ui.fetching import need_network, pull
 from eagle_core.ui.frames import error_notice
 from eagle_core.ui.model_cards import (
@@ -331,7 +331,7 @@ class ModelsHandlers:
                     on_event(LoadProgress("waiting for the answer in progress to end"))
                 time.sleep(POLL_S / 5)
 
-        is_beside = fits_beside(entry, precision, this_machine())
+        is_beside = fits_beside(entry, precision, self._machine_now())
         self.slot.swap(
             lambda report: self._open_model(config, report), on_event, is_beside, wait, config
         )
@@ -339,7 +339,12 @@ class ModelsHandlers:
     def machine(self) -> Machine:
         """This machine as it is once the model in use is let go."""
         session = self.slot.session
-        return with_freed(this_machine(), session.info.weight_bytes if session is not None else 0)
+        freed = session.info.weight_bytes if session is not None else 0
+        return with_freed(self._machine_now(), freed)
+
+    def _machine_now(self) -> Machine:
+        session = self.slot.session
+        return session.machine() if isinstance(session, KnowsMachine) else this_machine()
 
     def _rows(self) -> tuple[str, str]:
         session = self.slot.session

@@ -284,9 +284,13 @@ def test_loading_is_shown_and_failure_explained(browser: Any) -> None:
     try:
         page.goto(app.local_url)
         page.wait_for_selector("#notice >> text=45 of 90 MB")
-        assert page.is_disabled(BOX)
+        page.fill(BOX, "What is said before the model is there")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#box .stop-button")
         seen.set()
         page.wait_for_selector("#notice .error >> text=Check the connection")
+        page.wait_for_selector("#box .submit-button")
+        assert page.input_value(BOX) == "What is said before the model is there"
     finally:
         page.close()
         app.close()

@@ -211,15 +211,24 @@ def test_a_taken_port_is_told(
     ]
 
 
-def never(_: Any) -> Any:
-    raise AssertionError("nothing may be loaded")
+class Never:
+    """Opens nothing."""
+
+    def __call__(self, _: Any) -> Any:
+        raise AssertionError("nothing may be loaded")
+
+    def close(self) -> None:
+        """Nothing was started."""
+
+
+never = Never()
 
 
 def test_without_pywebview_a_sentence_and_serve(
     webview: StubWebview, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "webview", None)
-    monkeypatch.setattr(command, "opener", lambda load: never)
+    monkeypatch.setattr(command, "Opener", lambda load: never)
     assert main(["desktop"]) == 1
     error = capsys.readouterr().err
     assert "error: the window needs the package pywebview" in error

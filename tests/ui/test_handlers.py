@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from eagle_core.config import DraftConfig, GenerationConfig
+from eagle_core.errors import ModelNotFound
 from eagle_core.events import Event
 from eagle_core.history import SqliteHistory
 from eagle_core.ui.backend import SessionSlot
@@ -162,12 +163,61 @@ def test_details_show_depths_and_times() -> None:
     assert "4096" in last[3]
 
 
+def test_what_is_sent_while_the_model_loads_is_answered_when_it_is_there() -> None:
+    slot = SessionSlot()
+    handlers = Handlers(slot, Rooms(lambda: SqliteHistory(None)))
+
+    async def scenario() -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+        first = asyncio.create_task(collect(handlers.send("one", tab("a"), *DEFAULTS)))
+        await asyncio.sleep(0.1)
+        second = await collect(handlers.send("two", tab("a"), *DEFAULTS))
+        assert not first.done()
+        slot.session = FakeSession(default="Here it is.")  # type: ignore[assignment]
+        return await first, second
+
+    frames, refused = asyncio.run(scenario())
+    assert "Loading the model" in frames[0][4]
+    assert frames[0][5]["stop_btn"]
+    assert "Here it is." in str(frames[-1][0])
+    assert "An answer is in progress" in refused[0][4]
+
+
+def test_a_message_that_waits_for_the_model_can_be_stopped() -> None:
+    handlers = Handlers(SessionSlot(), Rooms(lambda: SqliteHistory(None)))
+
+    async def scenario() -> list[tuple[Any, ...]]:
+        waiting = asyncio.create_task(collect(handlers.send("one", tab("a"), *DEFAULTS)))
+        await asyncio.sleep(0.1)
+        await handlers.stop(tab("a"))
+        return await waiting
+
+    frames = asyncio.run(scenario())
+    assert "Stopped before the answer began" in frames[-1][4]
+    assert frames[-1][5]["submit_btn"]
+    assert not handlers.rooms.is_busy
+
+
+def test_a_message_that_waits_is_told_why_the_model_does_not_come() -> None:
+    slot = SessionSlot()
+    handlers = Handlers(slot, Rooms(lambda: SqliteHistory(None)))
+
+    def fail(_: Any) -> Any:
+        time.sleep(0.2)
+        raise ModelNotFound("the model is not there", hint="look for it elsewhere")
+
+    async def scenario() -> list[tuple[Any, ...]]:
+        slot.open_in_background(fail)
+        return await collect(handlers.send("one", tab("a"), *DEFAULTS))
+
+    frames = asyncio.run(scenario())
+    assert "the model is not there" in frames[-1][4]
+    assert "look for it elsewhere" in frames[-1][4]
+    assert not handlers.rooms.is_busy
+
+
 def test_loading_is_polled_until_ready() -> None:
     slot = SessionSlot()
     handlers = Handlers(slot, Rooms(lambda: SqliteHistory(None)))
-    frames = run(handlers.send("hi", tab("a"), *DEFAULTS))
-    assert "Loading the model" in frames[0][4]
-    assert frames[0][-1]["active"]  # the page looks on until it is there
     assert handlers.poll_opening()[-1]["active"]
     assert "Loading the model" in handlers.set_reproducible(False)[1]
     slot.session = FakeSession()  # type: ignore[assignment]

@@ -19,8 +19,11 @@ from eagle_core.bench.random_model import random_model as make_model
 from eagle_core.cli import main
 from eagle_core.cli.bench_gpu import gpu_table
 from eagle_core.errors import ConfigError, ModelError, OutOfMemory
+from eagle_core.kernels.graphs import CaptureFailed
 from eagle_core.packing import bytes_read
+from eagle_core.target import Target
 from tests.support.cli import save_head
+from tests.support.recorded_graphs import RecordedCapture
 from tests.support.tiny_models import save_llama
 
 CPU = torch.device("cpu")
@@ -90,6 +93,38 @@ def test_all_parts_are_measured(run: Callable[..., tuple[int, str, str]], tmp_pa
     assert "plain decoding / memory bound" in text
     assert "8 of 8 answers identical" in text
     assert f"wrote {out}" in err
+
+
+def test_graphs_are_measured_beside_what_is_launched_from_python(
+    run: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(gpu, "graph_captures", lambda _: RecordedCapture)
+    monkeypatch.setattr("eagle_core.kernels.graphs.SMALLEST_KEYS", 24)
+    monkeypatch.setenv("EAGLE_CACHE", str(tmp_path))
+    code, text, err = run(*TINY, "--precisions", "bfloat16", "--json")
+    assert code == 0, err
+    graph = json.loads(text)["bfloat16"]["graph"]
+    assert set(graph["verify_ms"]) == set(map(str, gpu.ROWS))
+    assert graph["plain_ms"] > 0
+    assert set(graph["draft"]) == {"eagle1", "eagle3"}
+    assert set(graph["bars"]) == set(gpu.BARS)
+    assert graph["reason"] == ""
+    code, text, err = run(*TINY, "--precisions", "bfloat16")
+    assert "as a CUDA graph, ms" in text
+    assert "tiny, bfloat16, CUDA graphs: plain decoding" in text
+    assert "times as fast as launched from Python" in text
+
+
+def test_a_graph_that_cannot_be_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_capture() -> RecordedCapture:
+        raise CaptureFailed("out of order")
+
+    monkeypatch.setattr("eagle_core.kernels.graphs.SMALLEST_KEYS", 24)
+    target = Target(make_model(SHAPES["tiny"], CPU, "bfloat16", 300))
+    config = GpuConfig(device="cpu", shape="tiny", prompt_tokens=16, new_tokens=8)
+    graph = gpu.graph_figures(target, config, gpu.Meter(CPU), no_capture)
+    assert graph is not None
+    assert (graph["verify_ms"], graph["reason"]) == ({}, "out of order")
 
 
 def test_what_is_missing_is_skipped_with_its_reason(

@@ -8,7 +8,6 @@ from torch import nn
 
 from eagle_core.kernels import memory, ops
 from eagle_core.kernels.attention import use_rows_attention
-from eagle_core.kernels.memory import settle
 from eagle_core.packing import (
     MOST_ROWS,
     JointLinear,
@@ -193,34 +192,47 @@ def test_an_int8_model_is_near_and_its_rows_are_alike():
 @needs_kernels
 def test_packed_weights_lie_side_by_side_in_large_pages():
     random = torch.Generator().manual_seed(0)
-    weights = [
-        ops.PackedWeight(torch.randn(1000, 700, generator=random), is_int8=is_int8)
-        for is_int8 in (True, False, True)
-    ]
-    rows = torch.randn(3, 700, generator=random)
-    before = [(weight.unpacked(), ops.linear(rows, weight)) for weight in weights]
-    assert settle(weights)  # the kernels are compiled on Linux only, which has them
+    pages, kinds = memory.LargePages(), (True, False, True)
+    plain = [torch.randn(1000, 700, generator=random) for _ in kinds]
+    weights, others = (
+        [
+            ops.PackedWeight(w, is_int8=kind, pages=where)
+            for w, kind in zip(plain, kinds, strict=True)
+        ]
+        for where in (pages, None)
+    )
     places = [weight.address for weight in weights]
     assert places == sorted(places)
     assert places[-1] - places[0] < sum(weight.data.nbytes for weight in weights)
     assert all(place % 64 == 0 for place in places)
-    for weight, (unpacked, product) in zip(weights, before, strict=True):
-        assert torch.equal(weight.unpacked(), unpacked)
-        assert torch.equal(ops.linear(rows, weight), product)
+    rows = torch.randn(3, 700, generator=random)
+    for weight, other in zip(weights, others, strict=True):
+        assert torch.equal(weight.unpacked(), other.unpacked())
+        assert torch.equal(ops.linear(rows, weight), ops.linear(rows, other))
 
 
-@needs_kernels
-@pytest.mark.parametrize("reason", ["few", "refused", "unknown"])
-def test_without_large_pages_weights_stay_where_they_are(monkeypatch, reason):
-    weight = ops.PackedWeight(torch.ones(1000 if reason != "few" else 10, 700))
+def test_a_weight_that_is_larger_than_a_region_has_its_own():
+    pages = memory.LargePages()
+    small, large = pages.empty(100), pages.empty(memory.REGION + 100)
+    small.fill_(1)
+    large.fill_(2)
+    assert (int(small.sum()), int(large[-1])) == (100, 2)
+
+
+@pytest.mark.parametrize("reason", ["refused", "unknown"])
+def test_without_large_pages_weights_are_in_ordinary_memory(monkeypatch, reason):
+    asked = []
+
+    def refuse(*_args, **_keywords):
+        asked.append(1)
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(memory.mmap, "mmap", refuse)
     if reason == "unknown":
         monkeypatch.delattr(memory.mmap, "MADV_HUGEPAGE")
-    if reason == "refused":
-
-        def refuse(*_args, **_keywords):
-            raise OSError(12, "Cannot allocate memory")
-
-        monkeypatch.setattr(memory.mmap, "mmap", refuse)
-    address = weight.address
-    assert not settle([weight])
-    assert weight.address == weight.data.data_ptr() == address
+    pages = memory.LargePages()
+    for n_bytes in (100, 5000):
+        place = pages.empty(n_bytes)
+        place.fill_(7)
+        assert place.shape == (n_bytes,)
+    assert len(asked) == (reason == "refused")  # once is enough

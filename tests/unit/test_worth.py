@@ -1,0 +1,107 @@
+"""Which parts of a step pay: on a clock of our own, with costs and a text that are known."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from eagle_core.worth import FEW, Worth, usual_nodes
+
+ONE_ROW_S, ROW_S, LEVEL_S, READ_S = 0.010, 0.0007, 0.0012, 0.0005
+
+
+class Machine:
+    """Steps of known costs; ``speed`` is how fast the machine is at the moment."""
+
+    def __init__(self) -> None:
+        self.now, self.speed, self.random = 0.0, 1.0, random.Random(0)
+        self.worth = Worth(lambda: self.now)
+
+    def _spend(self, seconds: float) -> None:
+        self.now += seconds * self.speed * self.random.uniform(0.95, 1.05)
+
+    def step(self, n_tokens: int, n_rows: int, n_levels: int, hopes: float = -1.0) -> None:
+        """One step; what it yields is told by the next one."""
+        if n_levels:
+            self._spend(READ_S)
+            self.worth.read(READ_S * self.speed)
+        self._spend(n_levels * LEVEL_S)
+        self.worth.proposed(n_rows, n_levels, hopes)
+        self._spend(ONE_ROW_S + ROW_S * (n_rows - 1))
+        self.cost = self.worth.begin(n_tokens)
+
+    def run(self, n_steps: int, *, hopes: float = -1.0) -> None:
+        self.worth.begin(0)
+        for step in range(n_steps):
+            n_levels = step % 3
+            self.step(1 + n_levels // 2, 1 + 4 * n_levels, n_levels, hopes if n_levels else -1.0)
+
+
+def test_costs_are_measured_whatever_the_speed_of_the_machine() -> None:
+    machine = Machine()
+    for speed in (1.0, 2.5, 0.7):
+        machine.speed = speed
+        machine.run(200)
+        value = machine.worth.row / machine.worth._row_cost
+        assert machine.worth._row_cost == pytest.approx(ROW_S / ONE_ROW_S, rel=0.2)
+        assert machine.worth._level_cost == pytest.approx(LEVEL_S / ONE_ROW_S, rel=0.2)
+        costs = (0, ROW_S * 4 + LEVEL_S + READ_S, ROW_S * 8 + 2 * LEVEL_S + READ_S)
+        mean = 1 + sum(costs) / 3 / ONE_ROW_S
+        assert value == pytest.approx((1 + 1 + 2) / 3 / mean, rel=0.1)
+        machine.worth.begin(0)
+        machine.step(1, 9, 2)
+        assert machine.cost == pytest.approx(1 + costs[2] / ONE_ROW_S, rel=0.15)
+
+
+def test_disturbed_steps_hardly_count() -> None:
+    machine = Machine()
+    machine.run(100)
+    before = machine.worth._row_cost
+    for _ in range(3):
+        machine.worth.proposed(9, 0, -1.0)
+        machine.now += 40 * ONE_ROW_S
+        machine.worth.begin(1)
+    assert machine.worth._row_cost == pytest.approx(before, abs=0.04)
+
+
+def test_nodes_and_levels_are_drafted_as_long_as_they_pay() -> None:
+    machine = Machine()
+    machine.run(300, hopes=0.5)
+    worth = machine.worth
+    values = torch.tensor(
+        [0.9, 0.5, worth.row / worth.trust * 1.01, worth.row / worth.trust * 0.99]
+    )
+    assert worth.n_worth(values.log()) == 4  # three, filled up to an even count
+    assert worth.n_worth(values[:3].log()) == 3  # there are no more
+    assert worth.n_worth(torch.full((5,), 1e-4).log()) == 0
+    assert worth.goes_on(torch.tensor([0.9, 0.05]).log())
+    assert not worth.goes_on(torch.tensor([0.05, 0.02]).log())
+
+
+def test_the_heads_probabilities_are_corrected_by_how_its_nodes_fared() -> None:
+    modest, boastful = Machine(), Machine()
+    modest.run(300, hopes=0.4)
+    boastful.run(300, hopes=2.0)
+    assert modest.worth.trust > 1.1
+    assert boastful.worth.trust < 0.5
+    likely = torch.tensor([0.6, 0.3, 0.2, 0.1]).log()
+    assert modest.worth.n_worth(likely) > boastful.worth.n_worth(likely)
+
+
+def test_before_anything_is_known_usual_costs_are_taken() -> None:
+    worth = Worth()
+    assert 0.02 < worth.row < worth.level < 0.5
+    assert worth.trust == 1.0
+    assert worth.begin(0) is None
+    worth.pause()
+    assert worth.begin(3) is None  # the pause was nobody's step
+    machine = Machine()
+    machine.run(FEW - 1)
+    assert machine.worth.row == worth.row
+
+
+@pytest.mark.parametrize(("n_nodes", "usual"), [(0, 0), (1, 1), (2, 2), (3, 2), (10, 10), (11, 10)])
+def test_counts_of_rows_are_few(n_nodes: int, usual: int) -> None:
+    assert usual_nodes(n_nodes) == usual
