@@ -92,7 +92,7 @@ def test_int8_comes_in_place_of_float32_and_goes_again(page: Any, chat: Any, app
     send(chat, "Write a story about a lighthouse.")
     chat.wait_for_function("document.querySelector('#chat .bot-row')?.innerText.length > 20")
     load_in(page, "int8")
-    page.wait_for_selector("#models-work >> text=Waiting for the answer")
+    assert chat.evaluate("window.eaglePage.peek().is_busy"), "the answer goes on meanwhile"
     page.wait_for_selector("#models-notice >> text=smollm2-135m is in use, in int8")
     page.wait_for_selector("#models-loaded >> text=in int8 on cpu")
     settled(chat)
