@@ -303,6 +303,7 @@ two events, `act` for what is done at once and `answer` for what makes the model
     when("#chat", (place) => new MutationObserver(schedule).observe(place, { childList: true, characterData: true, subtree: true }));
     document.addEventListener("scroll", onScroll, true);
     for (const name of ["change", "input"]) $("#settings")?.addEventListener(name, settingsChanged);
+    document.addEventListener("visibilitychange", () => document.hidden || act("look"));
     restoreSettings();
     act("start", { chat: sessionStorage.getItem("eagle-chat"), kept: keptHere() });
   }

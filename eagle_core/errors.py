@@ -37,11 +37,16 @@ class EagleError(Exception):
         self.hint = hint
 
     @property
+    def comparison(self) -> str:
+        """What was expected and what was there instead; "" where neither is known."""
+        if self.expected:
+            return f"expected {self.expected}; got {self.got or 'nothing'}"
+        return self.got
+
+    @property
     def what(self) -> str:
         """The message with what was expected and got, without the hint."""
-        if self.expected:
-            return f"{self.message} (expected {self.expected}; got {self.got or 'nothing'})"
-        return f"{self.message} ({self.got})" if self.got else self.message
+        return f"{self.message} ({self.comparison})" if self.comparison else self.message
 
     def __str__(self) -> str:
         return f"{self.what}. {self.hint}" if self.hint else self.what

@@ -456,8 +456,8 @@ def _is_float32_on_cpu(weight: Tensor) -> bool:
 def _probe(width: int) -> Tensor:
     """Random rows to compare two layers on: [1, 5, width], of several sizes."""
     random = torch.Generator().manual_seed(width)
-    rows = torch.randn(1, 5, width, generator=random)
-    return rows * torch.tensor([0.1, 0.5, 1.0, 2.0, 8.0])[None, :, None]
+    rows = torch.randn(1, 5, width, generator=random, dtype=torch.float32)
+    return rows * torch.tensor([0.1, 0.5, 1.0, 2.0, 8.0], dtype=torch.float32)[None, :, None]
 
 
 def _agrees(module: nn.Module, candidate: nn.Module, width: int) -> bool:

@@ -112,7 +112,7 @@ def choose(logits: Tensor, noise: Tensor, config: GenerationConfig) -> tuple[Ten
     if config.temperature == 0:
         if logits.dtype == torch.float32 and logits.device.type == "cpu" and has_kernels():
             best, chances = zip(*map(likeliest, logits.contiguous()), strict=True)
-            return torch.tensor(best), torch.tensor(chances)
+            return torch.tensor(best), torch.tensor(chances, dtype=torch.float32)
         tokens = logits.argmax(dim=-1)  # [R]
         scores = logits.float()
         chosen = scores.gather(1, tokens.unsqueeze(1)).squeeze(1)  # [R]

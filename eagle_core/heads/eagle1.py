@@ -106,7 +106,7 @@ class Eagle1Head(DraftHead):
         """
         width = self.config.hidden_size
         self.fc.weight.zero_()
-        self.fc.weight[:, width:] = torch.eye(width)
+        self.fc.weight[:, width:] = torch.eye(width, dtype=torch.float32)
         if self.fc.bias is not None:
             self.fc.bias.zero_()
         layer: Any

@@ -74,7 +74,9 @@ def _additive(mask: Tensor) -> Tensor | None:
     n_rows, n_keys = mask.shape
     if torch.equal(mask, torch.ones_like(mask).tril_(n_keys - n_rows)):
         return None
-    return torch.zeros(mask.shape).masked_fill_(~mask, torch.finfo(torch.float32).min)
+    return torch.zeros(mask.shape, dtype=torch.float32).masked_fill_(
+        ~mask, torch.finfo(torch.float32).min
+    )
 
 
 def _fits(

@@ -3,6 +3,9 @@
 A row's result depends on that row alone, bit for bit: not on how many rows are computed beside it
 (``rows.cpp`` says why). Weights that bfloat16 holds exactly are read as bfloat16, at half the memory traffic;
 products and sums are float32 all the same.
+
+Every tensor is made with its dtype. While another thread loads a model, PyTorch's default is that model's,
+and a kernel would write beyond the end of a tensor that is narrower than it believes.
 """
 
 from __future__ import annotations
@@ -91,7 +94,7 @@ class PackedWeight:
 
     def unpacked(self) -> Tensor:
         """The weight that is computed with, [N, K] f32."""
-        weight = torch.empty(self.n_out, self.n_in)
+        weight = torch.empty(self.n_out, self.n_in, dtype=torch.float32)
         _library().eagle_unpack(
             self.format, self.address, weight.data_ptr(), self.n_in, self.n_out,
             torch.get_num_threads(),
@@ -202,7 +205,10 @@ def top(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """
     logits = logits.contiguous()
     n_rows, n = logits.shape
-    ids, scores = torch.empty(n_rows, k, dtype=torch.long), torch.empty(n_rows, k)
+    ids, scores = (
+        torch.empty(n_rows, k, dtype=torch.long),
+        torch.empty(n_rows, k, dtype=torch.float32),
+    )
     _library().eagle_top(
         logits.data_ptr(), n_rows, n, k, ids.data_ptr(), scores.data_ptr(), torch.get_num_threads()
     )

@@ -10,6 +10,7 @@ that is read on the host, a tensor whose shape changes with the cache - ends the
 from __future__ import annotations
 
 import struct
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -36,7 +37,15 @@ ALLOCATIONS = frozenset(
 BINARY = {"aten::add": ADD, "aten::sub": SUB, "aten::mul": MUL}
 COPIES = frozenset({"aten::clone", "aten::_to_copy"})
 
-_active: list[Recorder] = []
+
+class _Recorders(threading.local):
+    """A thread's own: while one model's forward is recorded, another model may be answering in its thread."""
+
+    def __init__(self) -> None:
+        self.active: list[Recorder] = []
+
+
+_recorders = _Recorders()
 
 
 class Unrecordable(Exception):
@@ -90,12 +99,12 @@ class Recorder:
     @contextmanager
     def recording(self) -> Iterator[None]:
         """Note what happens inside."""
-        _active.append(self)
+        _recorders.active.append(self)
         try:
             with _Mode(self):
                 yield
         finally:
-            _active.pop()
+            _recorders.active.pop()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -158,7 +167,7 @@ class Recorder:
 
     def _operand(self, value: Any) -> Tensor | None:
         if isinstance(value, (int, float)) and not isinstance(value, bool):
-            value = torch.full((), float(value))
+            value = torch.full((), float(value), dtype=torch.float32)
             self.kept.append(value)
         return value if _is_plain(value) else None
 
@@ -246,8 +255,9 @@ class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def active() -> Recorder | None:
-    """The recorder that notes what happens now, if there is one."""
-    return _active[-1] if _active and not _active[-1].is_paused else None
+    """The recorder that notes what happens now in this thread, if there is one."""
+    active = _recorders.active
+    return active[-1] if active and not active[-1].is_paused else None
 
 
 def float_bits(value: float) -> int:

@@ -21,7 +21,7 @@ from eagle_core.ui import kept_settings, presets, render
 from eagle_core.ui.attachments import MAX_FILES, read_attachment
 from eagle_core.ui.controls import NAMES, Settings, default_values, read_settings
 from eagle_core.ui.frames import Frame, error_notice, idle_box
-from eagle_core.ui.handlers import Handlers, tab_of
+from eagle_core.ui.handlers import Handlers, header_of, tab_of
 from eagle_core.ui.rooms import Room
 
 logger = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class Actions:
             "delete": self.delete, "export": self.export, "export-all": self.export_all,
             "import": self.import_file, "version": self.version, "branch": self.branch,
             "delete-message": self.delete_message, "edit-answer": self.edit_answer,
-            "attach": self.attach, "detach": self.detach, "measure": self.measure,
+            "attach": self.attach, "detach": self.detach, "measure": self.measure, "look": self.look,
         }  # fmt: skip
 
     async def act(self, event: gr.EventData, request: gr.Request, *values: Any) -> tuple[Any, ...]:
@@ -270,6 +270,13 @@ class Actions:
         frame = self._stated(ask)
         frame.state["settings"] = ask.kept
         return frame
+
+    def look(self, ask: Ask) -> Frame:
+        """The tab came into sight again: meanwhile another page may have changed what is loaded."""
+        session = self.handlers.slot.session
+        if ask.room.is_busy:  # the answer's own frames say it
+            return Frame()
+        return self.handlers.absent() if session is None else Frame(header=header_of(session))
 
     # ---- presets, events of their own components -----------------------------------------------------------
 

@@ -6,12 +6,11 @@ from typing import Any
 
 import gradio as gr
 
-from eagle_core.certificate.records import last_certificate
 from eagle_core.ui import presets, render
 from eagle_core.ui.actions import Actions
 from eagle_core.ui.backend import ChatSession, SessionSlot
 from eagle_core.ui.controls import Panel, build_controls
-from eagle_core.ui.handlers import EXAMPLES, Handlers
+from eagle_core.ui.handlers import EXAMPLES, Handlers, header_of
 from eagle_core.ui.models_page import ModelsHandlers
 from eagle_core.ui.proposal import ProposalHandlers, build_proposal
 from eagle_core.ui.rooms import Rooms
@@ -91,13 +90,13 @@ def build_chat(
             render.empty_channel(0), html_template='<i class="channel" hidden></i>',
             js_on_load=ON_CHANNEL, elem_id="channel",
         )  # fmt: skip
+    timer = gr.Timer(OPENING_POLL_S, active=True)
     outputs = [
         chat, channel, status, details, notice, box, composer, library,
-        panel.by_name["system_prompt"],
+        panel.by_name["system_prompt"], header, timer,
     ]  # fmt: skip
     wire_answers(handlers, chat, box, composer, panel, outputs)
     wire_actions(actions, composer, panel, notice, outputs)
-    timer = gr.Timer(OPENING_POLL_S, active=True)
     opening = [header, notice, status, box, panel.reproducible, timer]
     panel.reproducible.input(
         handlers.set_reproducible, panel.reproducible, [header, notice], queue=False, **PRIVATE
@@ -147,17 +146,9 @@ def top(session: ChatSession | None) -> gr.HTML:
     """The line at the top: the list's switch, what is loaded, the other switches. Returns the header."""
     with gr.Row(elem_id="top"):
         gr.HTML(html_template=chats_switch(), js_on_load=ON_BAR, apply_default_css=False)
-        header = gr.HTML(opening_header(session), elem_id="header")
+        header = gr.HTML(header_of(session), elem_id="header")
         gr.HTML(html_template=page_switches(), js_on_load=ON_BAR, apply_default_css=False)
     return header
-
-
-def opening_header(session: ChatSession | None) -> str:
-    """The title line; with what is loaded and verified once a session is open."""
-    if session is None:
-        return render.header_html(None)
-    info = session.info
-    return render.header_html(info, last_certificate(info.base, info.head, info.precision))
 
 
 def pick_example(picked: gr.SelectData) -> str:

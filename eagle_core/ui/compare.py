@@ -45,8 +45,9 @@ LONGEST = 256  # tokens of an answer at first: a race of a few seconds
 PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
 ON_RACE = """
 document.body.dataset.page = 'compare';
-const show = () => window.eagleRace.mount(element.querySelector('.race-place'), props.value);
-watch('value', show);
+const place = element.querySelector('.race-place');
+const show = () => window.eagleRace.mount(place, props.value);
+watch('value', () => { show(); place.scrollIntoView({block: 'start'}); });
 show();
 """
 ON_TOP = "window.eaglePage.bar(element);"
@@ -119,8 +120,7 @@ class CompareHandlers:
     ) -> AsyncIterator[Any]:
         tab = str(request.session_hash)
         if self._slot.session is None:
-            message = "The model is not loaded yet; try again in a moment."
-            yield frame(notice=render.notice_html("info", message))
+            yield frame(notice=render.opening_html(self._slot.opening))
             return
         if tab in self._runners:
             yield frame(

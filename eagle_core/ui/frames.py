@@ -16,7 +16,8 @@ from eagle_core.ui import render
 class Frame:
     """One update of the page; what is left out stays as it is. Fields are in the order of the outputs.
 
-    ``state`` and ``library`` go to the page's script, the others to components.
+    ``state`` and ``library`` go to the page's script, the others to components. ``header`` says what is
+    loaded; ``timer`` looks how far a model that is being loaded is.
     """
 
     chat: Any = None
@@ -28,6 +29,8 @@ class Frame:
     state: Any = None
     library: Any = None
     system_prompt: Any = None
+    header: Any = None
+    timer: Any = None
 
     def updates(self) -> tuple[Any, ...]:
         """Values in the order of the page's outputs."""
@@ -47,7 +50,9 @@ def busy_box(**changes: Any) -> Any:
 
 def error_notice(error: EagleError) -> str:
     """An error as the page shows it: what happened, and the next step."""
-    message = f"{error.what[:1].upper()}{error.what[1:]}"
+    first = error.message.split(" ", 1)[0]
+    is_name = "/" in first or "-" in first  # of a model: it stays as it is written
+    message = error.what if is_name else f"{error.what[:1].upper()}{error.what[1:]}"
     if not message.endswith((".", "!", "?")):
         message += "."
     hint = error.hint[:1].upper() + error.hint[1:]

@@ -49,6 +49,14 @@ def reproducible_box(info: Any) -> Any:
     return gr.update(value=info.reproducible, interactive=info.dtype != "float32")
 
 
+def header_of(session: ChatSession | None) -> str:
+    """The title line; with what is loaded and verified once a session is open."""
+    if session is None:
+        return render.header_html(None)
+    info = session.info
+    return render.header_html(info, last_certificate(info.base, info.head, info.precision))
+
+
 class Handlers:
     """The page's event handlers. One instance per app; all state is in the rooms."""
 
@@ -95,11 +103,8 @@ class Handlers:
         if session is not None:
             box = gr.update(interactive=True, placeholder="Message the model")
             status = render.status_html(None)
-            info = session.info
-            header = render.header_html(
-                info, last_certificate(info.base, info.head, info.precision)
-            )
-            return header, "", status, box, reproducible_box(info), gr.update(active=False)
+            switch = reproducible_box(session.info)
+            return header_of(session), "", status, box, switch, gr.update(active=False)
         timer = gr.update(active=not opening.has_failed)
         return gr.skip(), render.opening_html(opening), gr.skip(), gr.skip(), gr.skip(), timer
 
@@ -107,15 +112,18 @@ class Handlers:
         """Header and notice after rows are computed alike alone and beside others, or not any more."""
         session = self.slot.session
         if session is None:
-            return gr.skip(), render.notice_html("info", "The model is still loading.")
+            return gr.skip(), render.notice_html("info", f"{self.slot.opening.message}.")
         try:
             session.set_reproducible(is_on)
         except EagleError as error:
             return gr.skip(), error_notice(error)
         info = session.info
-        header = render.header_html(info, last_certificate(info.base, info.head, info.precision))
         why = render.notice_html("info", info.rounding_reason) if info.rounding_reason else ""
-        return header, why
+        return header_of(session), why
+
+    def absent(self) -> Frame:
+        """No model is here: what is being done, or why it failed; the page looks on until one is."""
+        return Frame(notice=render.opening_html(self.slot.opening), timer=gr.update(active=True))
 
     def frame(self, room: Room, settings: Settings | None = None, **parts: Any) -> Frame:
         """A frame with the whole conversation, its tools, and the context's use if the settings are known."""
@@ -220,6 +228,7 @@ class Handlers:
                 settings,
                 status=render.status_html(pump.transcript),
                 notice="",
+                header=header_of(session),
                 box=busy_box() if writer.plan.box is None else busy_box(value=""),
                 library=self.library_if_any(room),
             )
@@ -392,4 +401,4 @@ def tab_of(request: gr.Request) -> str:
     return str(request.session_hash)
 
 
-__all__ = ["EXAMPLES", "Handlers"]
+__all__ = ["EXAMPLES", "Handlers", "header_of"]

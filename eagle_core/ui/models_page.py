@@ -31,6 +31,7 @@ from eagle_core.overview import (
     with_freed,
 )
 from eagle_core.ui.backend import ChatSession, KnowsMachine, OnEvent, SessionSlot
+from eagle_core.ui.fetching import need_network, pull
 from eagle_core.ui.frames import error_notice
 from eagle_core.ui.model_cards import (
     card_html,
@@ -50,6 +51,7 @@ OpenModel = Callable[[LoadConfig, OnEvent], ChatSession]
 PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
 NOTHING = ""
 BUSY = "Something is being fetched or loaded; wait for it or cancel it."
+ON_TOP = "window.eaglePage.bar(element);"
 ELSEWHERE = (
     "The app is open to other machines: models are changed where it runs, with `eagle-chat models`."
 )
@@ -215,7 +217,8 @@ class ModelsHandlers:
         if refused := self._refusal(name):
             return refused
         if self.slot.is_opening:
-            return View(notice=notice_html("info", "A model is still being loaded.")).updates()
+            said = notice_html("info", f"{self.slot.opening.message}.")
+            return View(notice=said).updates()
         try:
             machine = self.machine()
             entry = models.resolve(name.strip(), own(head))
@@ -226,7 +229,8 @@ class ModelsHandlers:
         config = load_config(name.strip(), own(head), chosen, machine, fit, self.settings)
 
         def run(on_event: OnEvent, cancel: threading.Event) -> str:
-            if not config.offline and not models.is_here(entry):
+            if not models.is_here(entry):
+                need_network(config)
                 pull(config, on_event, cancel)
             self._wait_and_swap(config, entry, chosen, on_event, cancel)
             session = self.slot.session
@@ -264,7 +268,7 @@ class ModelsHandlers:
         if refused := self._refusal(name, "Choose a template first."):
             return refused
         if session is None:
-            return View(notice=notice_html("info", "No model is loaded yet.")).updates()
+            return View(notice=notice_html("info", f"{self.slot.opening.message}.")).updates()
         try:
             session.use_template(name)
         except EagleError as error:
@@ -351,21 +355,12 @@ class ModelsHandlers:
         """What is in use, and whether it needs a template."""
         session = self.slot.session
         if session is None:
-            return View(loaded=notice_html("info", "No model is in use yet."), templates=hidden())
+            opening = self.slot.opening
+            level = "error" if opening.has_failed else "info"
+            said = notice_html(level, f"{opening.message.rstrip('.')}.", opening.hint)
+            return View(loaded=said, templates=hidden())
         has_none = self.can_change and session.info.chat_template is None
         return View(loaded=loaded_html(session.info), templates=gr.update(visible=has_none))
-
-
-def pull(config: LoadConfig, on_event: OnEvent, cancel: threading.Event) -> None:
-    """Fetch a pair; that head and base belong together, and run at all, is looked at before their weights.
-
-    Raises: what checking and downloading raise.
-    """
-    from eagle_core.loading import check_config
-    from eagle_core.loading_head import check_before_download
-
-    check_before_download(config, on_event)
-    models.pull(models.resolve(config.base, config.head), on_event, cancel, check_config)
 
 
 def known_fit(entry: catalog.CatalogEntry, machine: Machine) -> Fit | None:
@@ -412,7 +407,7 @@ def build_models(handlers: ModelsHandlers, app: gr.Blocks) -> None:
     """Lay out the page inside the current route and wire its events."""
     plain: dict[str, Any] = {"apply_default_css": False}
     with gr.Column(elem_id="models"):
-        gr.HTML(html_template=top(), js_on_load="", **plain)
+        gr.HTML(html_template=top(), js_on_load=ON_TOP, **plain)
         loaded = gr.HTML("", elem_id="models-loaded", **plain)
         with gr.Column(elem_id="models-now"):
             notice = gr.HTML("", elem_id="models-notice", **plain)
@@ -491,7 +486,9 @@ def top() -> str:
     return (
         '<div class="page-top"><h1>EAGLE chat</h1><nav class="segmented" aria-label="Pages">'
         '<a href="./">Chat</a><a href="compare">Compare</a>'
-        '<a href="models" aria-current="page">Models</a></nav></div>'
+        '<a href="models" aria-current="page">Models</a></nav>'
+        '<div class="bar"><button type="button" data-theme aria-label="Light or dark" '
+        'title="Light or dark"></button></div></div>'
     )
 
 

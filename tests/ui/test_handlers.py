@@ -223,7 +223,7 @@ def test_loading_is_polled_until_ready() -> None:
     slot = SessionSlot()
     handlers = Handlers(slot, Rooms(lambda: SqliteHistory(None)))
     assert handlers.poll_opening()[-1]["active"]
-    assert "still loading" in handlers.set_reproducible(False)[1]
+    assert "Loading the model" in handlers.set_reproducible(False)[1]
     slot.session = FakeSession()  # type: ignore[assignment]
     assert "answers may part" in handlers.set_reproducible(False)[0]
     header, _, status, box, switch, timer = handlers.poll_opening()

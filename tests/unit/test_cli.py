@@ -213,7 +213,8 @@ def test_generate_reaches_every_mode(run: Run, base: Path, head: Path, flags: li
     assert found["model"]["base"] == str(base)
     stats = found["stats"]
     assert len(stats["acceptance_at_depth"]) == len(stats["drafted_at_depth"])
-    if found["drafter"] == "eagle":
+    # An untrained head's guesses are worth nothing, and auto sees it.
+    if found["drafter"] == "eagle" and found["config"]["draft"]["tree"]["policy"] != "auto":
         assert stats["n_drafted"] > 0
 
 

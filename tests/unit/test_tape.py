@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
 
@@ -197,3 +199,20 @@ def test_tapes_do_not_take_more_memory_than_allowed(monkeypatch):
             cache.advance(1)
     assert 0 < target._tapes.n_replayed() < 12
     assert target._tapes._n_bytes <= 100_000
+
+
+def test_a_recording_does_not_see_what_another_thread_computes():
+    """A model is loaded and tested beside one that answers."""
+    target, random = fast_target("llama"), torch.Generator().manual_seed(2)
+    target._tapes = None
+    cache = target.new_cache(100)
+    target.prefill_chunk(torch.arange(8), cache)
+    tree = some_tree(5, random)
+    expected = target.forward_tree(tree, cache).logits
+    recorder, found = Recorder((), None), []
+    with recorder.recording():
+        thread = threading.Thread(target=lambda: found.append(target.forward_tree(tree, cache)))
+        thread.start()
+        thread.join()
+    assert torch.equal(found[0].logits, expected)
+    assert recorder.steps == recorder.kept == []
