@@ -65,10 +65,8 @@ class Worth:
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
         self._clock = clock
         self._line = _Line()  # seconds of a step without the drafter's, by rows
-        self._level, self._reading = (
-            _Line(),
-            _Line(),
-        )  # seconds of a level, and of reading before it
+        self._level = _Line()  # seconds of a level
+        self._reading = _Line()  # seconds of reading what was committed, before the levels
         self._n_known = 0
         self._tokens = self._costs = 0.0  # of all steps
         self._came = self._expected = 1.0  # drafted tokens that were accepted, and were to be
