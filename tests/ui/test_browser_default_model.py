@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from typing import Any
 
 import pytest
 
-from eagle_core.config import DraftConfig, GenerationConfig
-from eagle_core.events import Queued, Started
 from eagle_core.history import SqliteHistory
 from tests.support.browser import (
     BOX,
@@ -25,6 +22,7 @@ from tests.support.browser import (
     tool,
     wait_texts,
 )
+from tests.support.default_app import NextRequest
 
 pytestmark = [*MARKS, pytest.mark.slow]
 
@@ -95,20 +93,3 @@ def test_stop_frees_the_engine_while_a_long_prompt_is_read(default_model_page: A
         assert 0 < took_s < 0.5 * max(factor, slowdown())
         page.wait_for_selector("#notice >> text=Stopped before the answer began")
         page.wait_for_function("document.querySelector('#box textarea').value.length > 1000")
-
-
-class NextRequest(threading.Thread):
-    """Another user's request, which waits for the one in the page."""
-
-    def __init__(self, session: Any) -> None:
-        super().__init__(daemon=True)
-        self.session, self.is_queued, self.started_s = session, threading.Event(), 0.0
-
-    def run(self) -> None:
-        messages = [{"role": "user", "content": "Hi"}]
-        one = GenerationConfig(max_new_tokens=1)
-        for event in self.session.chat(messages, one, DraftConfig("none")):
-            if isinstance(event, Queued):
-                self.is_queued.set()
-            elif isinstance(event, Started):
-                self.started_s = time.monotonic()
