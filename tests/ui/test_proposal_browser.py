@@ -81,7 +81,9 @@ def test_not_now_is_remembered_and_the_page_stays_legible(page: Any) -> None:
         page.emulate_media(color_scheme=scheme)
         page.set_viewport_size({"width": 390, "height": 844})
         # The page hears of the scheme a little later, and then its colors fade over.
-        page.wait_for_function(f"document.body.classList.contains('dark') === {str(scheme == 'dark').lower()}")
+        page.wait_for_function(
+            "dark => document.body.classList.contains('dark') === dark", arg=scheme == "dark"
+        )
         page.wait_for_function("document.getAnimations().length === 0")
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
         assert page.evaluate(CONTRAST) == []
