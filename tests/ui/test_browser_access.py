@@ -88,6 +88,10 @@ def test_phone_and_dark(open_page: Any) -> None:
     talk(page, "one")
     assert page.evaluate("document.body.classList.contains('dark')")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    edges = page.evaluate(
+        "[...document.querySelectorAll('#chat .md')].map(text => text.getBoundingClientRect().right)"
+    )
+    assert 0 < max(edges) <= page.locator("#chat").bounding_box()["width"]  # no word is cut off
     assert page.evaluate("document.body.dataset.chats") == "closed"
     box = page.locator("#composer").bounding_box()
     assert box["y"] + box["height"] <= 844
