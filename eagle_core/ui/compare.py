@@ -267,7 +267,8 @@ def build_compare(
         controls, precisions = build_setups()
         with gr.Row(elem_classes="go"):
             go = gr.Button("Race", variant="primary", elem_id="race-go")
-            batch = gr.Button("Race all examples", elem_id="race-batch")
+            label = f"Race all {len(example_prompts())} examples"
+            batch = gr.Button(label, elem_id="race-batch")
             stop = gr.Button("Stop", interactive=False, elem_id="race-stop")
             save = gr.DownloadButton(
                 "Save as one HTML file", interactive=False, elem_id="race-save"
