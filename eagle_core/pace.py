@@ -127,11 +127,6 @@ class Pace:
         """The time until the next step is nobody's: an answer ended, or the step was not a way's own."""
         self._running = None
 
-    def next_way(self, n_tokens: int) -> int:
-        """The way of the step that begins now; ``n_tokens`` is what the one that ends has yielded."""
-        self.finish(n_tokens)
-        return self.begin()
-
     def finish(self, n_tokens: int, cost: float | None = None) -> None:
         """The step that runs, if one does, has ended and yielded ``n_tokens``.
 

@@ -208,14 +208,12 @@ class EagleDrafter:
             return DraftTree.chain(pending, torch.tensor(repeat[:n_tokens]))
         if self._choice is not None:
             way = self._choice.begin(repeat)
-            if not way.looks_up:
-                return DraftTree.single(pending)
             if way.tree is None:
                 bare = DraftTree.single(pending)
+                if not (way.looks_up and repeat):
+                    return bare
                 n_new = min(self._n_lookup, budget.max_nodes)
-                return (
-                    with_path(bare, repeat, n_new, budget.max_depth) if n_new and repeat else bare
-                )
+                return with_path(bare, repeat, n_new, budget.max_depth)
             self._tree = way.tree
         max_nodes, max_depth = self._limits(budget)
         if max_nodes < 1 or max_depth < 1:

@@ -23,7 +23,8 @@ class Machine:
         used: Counter[int] = Counter()
         start, n_tokens, tokens = self.now, 0, 0
         for _ in range(n_steps):
-            way = self.pace.next_way(tokens)
+            self.pace.finish(tokens)
+            way = self.pace.begin()
             used[way] += 1
             mean, seconds = self.ways[way]
             tokens = int(mean) + (self.random.random() < mean % 1)
@@ -72,7 +73,8 @@ def test_time_between_answers_is_nobodys() -> None:
     before = machine.pace.rates
     machine.pace.pause()
     machine.now += 1000.0
-    machine.pace.next_way(2)
+    machine.pace.finish(2)
+    machine.pace.begin()
     assert machine.pace.rates == before
 
 

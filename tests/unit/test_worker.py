@@ -205,6 +205,7 @@ def test_it_ends_with_the_process_that_started_it() -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT
     )
+    assert done.returncode == 1, done.stderr
     wait_until_gone(int(done.stdout))
 
 
