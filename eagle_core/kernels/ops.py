@@ -27,7 +27,9 @@ FLOAT32, BFLOAT16, INT8 = range(3)  # how a packed weight is kept; rows.cpp
 
 _pointer, _int64 = ctypes.c_void_p, ctypes.c_int64
 _SIGNATURES = {
-    "eagle_pack": (ctypes.c_int, *[_pointer] * 2, *[_int64] * 2, ctypes.c_int),
+    "eagle_pack": (
+        ctypes.c_int, _pointer, ctypes.c_int, _pointer, *[_int64] * 2, ctypes.c_int,
+    ),
     "eagle_unpack": (ctypes.c_int, *[_pointer] * 2, *[_int64] * 2, ctypes.c_int),
     "eagle_linear": (ctypes.c_int, *[_pointer] * 5, *[_int64] * 3, ctypes.c_int),
     "eagle_gated_mlp": (ctypes.c_int, *[_pointer] * 6, *[_int64] * 4, ctypes.c_int),
@@ -79,8 +81,10 @@ class PackedWeight:
         self, weight: Tensor, *, is_int8: bool = False, pages: LargePages | None = None
     ) -> None:
         self.n_out, self.n_in = weight.shape
-        source = weight.detach().float() if is_int8 else _smallest(weight.detach())
-        self.format = INT8 if is_int8 else FLOAT32 if source.dtype == torch.float32 else BFLOAT16
+        source = weight.detach() if is_int8 else _smallest(weight.detach())
+        is_narrow = source.dtype == torch.bfloat16
+        source = source if is_narrow else source.float()
+        self.format = INT8 if is_int8 else BFLOAT16 if is_narrow else FLOAT32
         source = source.contiguous()
         n_bytes = _library().eagle_packed_bytes(self.format, self.n_in, self.n_out)
         self.data = (
@@ -88,7 +92,7 @@ class PackedWeight:
         )
         self.address = self.data.data_ptr()
         _library().eagle_pack(
-            self.format, source.data_ptr(), self.address, self.n_in, self.n_out,
+            self.format, source.data_ptr(), is_narrow, self.address, self.n_in, self.n_out,
             torch.get_num_threads(),
         )  # fmt: skip
 

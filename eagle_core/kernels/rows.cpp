@@ -343,26 +343,74 @@ void linear_int8(const char* packed, const float* x, Added added, float* out, in
   }
 }
 
-// Rounds weights [n_out, n_in] in float32 to 8 bits; columns and inputs that are not there count as 0.
-void pack_int8(const float* from, char* packed, int64_t n_in, int64_t n_out, int n_threads) {
+// Swaps the places of rows and lanes that lie W apart: what is left to do of a transposition, halved each time.
+#define SWAP(a, b, ...)                                                        \
+  do {                                                                         \
+    const Floats first = __builtin_shuffle(a, b, (Words){__VA_ARGS__});        \
+    b = __builtin_shuffle(a, b, (Words){__VA_ARGS__} + kApart);                \
+    a = first;                                                                 \
+  } while (0)
+
+// v[i][j] becomes v[j][i].
+inline void transpose(Floats v[kHalf]) {
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) {
+    constexpr uint32_t kApart = 8;
+    SWAP(v[i], v[i + 8], 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23);
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < kHalf; ++i) {
+    constexpr uint32_t kApart = 4;
+    if (!(i & 4)) SWAP(v[i], v[i + 4], 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27);
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < kHalf; ++i) {
+    constexpr uint32_t kApart = 2;
+    if (!(i & 2)) SWAP(v[i], v[i + 2], 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29);
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < kHalf; ++i) {
+    constexpr uint32_t kApart = 1;
+    if (!(i & 1)) SWAP(v[i], v[i + 1], 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30);
+  }
+}
+
+inline Floats widened(const uint16_t* from) {
+  typedef uint16_t Halves __attribute__((vector_size(32), aligned(2), may_alias));
+  const Halves narrow = *reinterpret_cast<const Halves*>(from);
+  return (Floats)(__builtin_convertvector(narrow, Words) << 16);
+}
+inline Floats widened(const float* from) { return load(from); }
+
+// Rounds weights [n_out, n_in] to 8 bits; columns and inputs that are not there count as 0.
+template <class Number>
+void pack_int8(const Number* from, char* packed, int64_t n_in, int64_t n_out, int n_threads) {
   const int64_t n_panels = (n_out + kPanel - 1) / kPanel, n_blocks = n_blocks_of(n_in);
+  const Floats magic = Floats{} + 12582912.0f;  // rounds to whole numbers, as in exponential()
 #pragma omp parallel for num_threads(n_threads)
   for (int64_t item = 0; item < n_panels * n_blocks; ++item) {
     const int64_t first_column = item / n_blocks * kPanel, first = item % n_blocks * kBlock;
+    const int64_t count = n_in - first < kBlock ? n_in - first : kBlock;
     char* to = packed + item * kBlockBytes;
     float* scales = reinterpret_cast<float*>(to + kBlockWeights);
     for (int64_t j = 0; j < kPanel; ++j) {
       const int64_t column = first_column + j;
-      float values[kBlock] = {}, most = 0.0f;
-      for (int64_t k = 0; k < kBlock && column < n_out && first + k < n_in; ++k) {
-        values[k] = from[column * n_in + first + k];
-        most = std::fabs(values[k]) > most ? std::fabs(values[k]) : most;
+      Number numbers[kBlock] = {};
+      if (column < n_out) std::memcpy(numbers, from + column * n_in + first, count * sizeof(Number));
+      Floats values[kBlock / kHalf], highest = {};
+      for (int64_t i = 0; i < kBlock / kHalf; ++i) {
+        const Floats v = values[i] = widened(numbers + i * kHalf), size = v < Floats{} ? Floats{} - v : v;
+        highest = size > highest ? size : highest;
       }
+      float most = 0.0f;
+      for (int i = 0; i < kHalf; ++i) most = highest[i] > most ? highest[i] : most;
       scales[j] = most / 127.0f;
       const float inverse = most > 0.0f ? 127.0f / most : 0.0f;
-      for (int64_t k = 0; k < kBlock; ++k) {
-        const int64_t place = k / 4 * 128 + j / kHalf * 64 + j % kHalf * 4 + k % 4;
-        to[place] = static_cast<char>(static_cast<int>(std::nearbyint(values[k] * inverse)) + 128);
+      for (int64_t i = 0; i < kBlock / kHalf; ++i) {
+        const Signed whole = __builtin_convertvector((values[i] * inverse + magic) - magic, Signed) + 128;
+        const Bytes small = __builtin_convertvector(whole, Bytes);
+        for (int64_t q = 0; q < kHalf / 4; ++q)
+          std::memcpy(to + (i * kHalf / 4 + q) * 128 + j * 4, reinterpret_cast<const char*>(&small) + q * 4, 4);
       }
     }
   }
@@ -393,14 +441,33 @@ void pack<BFloat16Panel>(const char* weight, char* packed, int64_t n_in, int64_t
   uint32_t* to = reinterpret_cast<uint32_t*>(packed);
   const int64_t n_panels = (n_out + kPanel - 1) / kPanel;
 #pragma omp parallel for num_threads(n_threads)
-  for (int64_t p = 0; p < n_panels; ++p)
-    for (int64_t k = 0; k < n_in; ++k)
+  for (int64_t p = 0; p < n_panels; ++p) {
+    uint32_t* panel = to + p * n_in * kHalf;
+    // Pairs of inputs of 16 columns each, as words, are turned into columns of words.
+    int64_t k = 0;
+    for (; (p + 1) * kPanel <= n_out && k + kPanel <= n_in; k += kPanel) {
+      Floats low[kHalf], high[kHalf];
+      for (int64_t j = 0; j < kHalf; ++j) {
+        const uint16_t* column = from + (p * kPanel + j) * n_in + k;
+        low[j] = load(reinterpret_cast<const float*>(column));
+        high[j] = load(reinterpret_cast<const float*>(column + kHalf * n_in));
+      }
+      transpose(low), transpose(high);
+      for (int64_t i = 0; i < kHalf; ++i) {
+        const Words a = (Words)low[i], b = (Words)high[i];
+        uint32_t* pair = panel + (k + 2 * i) * kHalf;
+        store(reinterpret_cast<float*>(pair), (Floats)((a & 0xffffu) | (b << 16)));
+        store(reinterpret_cast<float*>(pair + kHalf), (Floats)((a >> 16) | (b & 0xffff0000u)));
+      }
+    }
+    for (; k < n_in; ++k)
       for (int64_t j = 0; j < kHalf; ++j) {
         const int64_t low = p * kPanel + j, high = low + kHalf;
         const uint32_t a = low < n_out ? from[low * n_in + k] : 0u;
         const uint32_t b = high < n_out ? from[high * n_in + k] : 0u;
-        to[(p * n_in + k) * kHalf + j] = a | (b << 16);
+        panel[k * kHalf + j] = a | (b << 16);
       }
+  }
 }
 
 // e^x within 2 units in the last place; 0 below -87.
@@ -882,38 +949,6 @@ Attend attend_for(int64_t head_dim) {
   }
 }
 
-// Swaps the places of rows and lanes that lie W apart: what is left to do of a transposition, halved each time.
-#define SWAP(a, b, ...)                                                        \
-  do {                                                                         \
-    const Floats first = __builtin_shuffle(a, b, (Words){__VA_ARGS__});        \
-    b = __builtin_shuffle(a, b, (Words){__VA_ARGS__} + kApart);                \
-    a = first;                                                                 \
-  } while (0)
-
-// v[i][j] becomes v[j][i].
-inline void transpose(Floats v[kHalf]) {
-#pragma GCC unroll 8
-  for (int i = 0; i < 8; ++i) {
-    constexpr uint32_t kApart = 8;
-    SWAP(v[i], v[i + 8], 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23);
-  }
-#pragma GCC unroll 16
-  for (int i = 0; i < kHalf; ++i) {
-    constexpr uint32_t kApart = 4;
-    if (!(i & 4)) SWAP(v[i], v[i + 4], 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27);
-  }
-#pragma GCC unroll 16
-  for (int i = 0; i < kHalf; ++i) {
-    constexpr uint32_t kApart = 2;
-    if (!(i & 2)) SWAP(v[i], v[i + 2], 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29);
-  }
-#pragma GCC unroll 16
-  for (int i = 0; i < kHalf; ++i) {
-    constexpr uint32_t kApart = 1;
-    if (!(i & 1)) SWAP(v[i], v[i + 1], 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30);
-  }
-}
-
 // Keys first to first + 15 of one head, [d, 16]; those from ``n_keys`` on are zero.
 void block_keys(const Rows& keys, int64_t head, int64_t first, int64_t n_keys, int64_t head_dim, float* to) {
   Floats numbers[kHalf];
@@ -951,12 +986,14 @@ int64_t eagle_packed_bytes(int format, int64_t n_in, int64_t n_out) {
   return n_panels * kPanel * n_in * (format == kBFloat16 ? 2 : 4);
 }
 
-// weight: [n_out, n_in] in bfloat16 for that format, else in float32.
-void eagle_pack(int format, const void* weight, void* packed, int64_t n_in, int64_t n_out,
+// weight: [n_out, n_in] in bfloat16 for that format, in float32 for float32; ``is_narrow``: in bfloat16.
+void eagle_pack(int format, const void* weight, int is_narrow, void* packed, int64_t n_in, int64_t n_out,
                 int n_threads) {
   const char* from = static_cast<const char*>(weight);
   char* to = static_cast<char*>(packed);
-  if (format == kInt8)
+  if (format == kInt8 && is_narrow)
+    pack_int8(static_cast<const uint16_t*>(weight), to, n_in, n_out, n_threads);
+  else if (format == kInt8)
     pack_int8(static_cast<const float*>(weight), to, n_in, n_out, n_threads);
   else if (format == kBFloat16)
     pack<BFloat16Panel>(from, to, n_in, n_out, n_threads);

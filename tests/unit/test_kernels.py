@@ -29,7 +29,7 @@ def halve(tensor: torch.Tensor, exact: bool) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("is_bfloat16", [True, False])
-@pytest.mark.parametrize(("n_in", "n_out"), [(48, 100), (16, 32), (33, 7)])
+@pytest.mark.parametrize(("n_in", "n_out"), [(48, 100), (16, 32), (33, 7), (64, 64), (100, 33)])
 @pytest.mark.parametrize("n_rows", [1, 5, 14, 15, 29, 200])
 def test_linear_rows_are_right_and_independent(is_bfloat16, n_in, n_out, n_rows):
     weight, bias = halve(draw(n_out, n_in), is_bfloat16), draw(n_out, seed=1)
@@ -42,6 +42,16 @@ def test_linear_rows_are_right_and_independent(is_bfloat16, n_in, n_out, n_rows)
     torch.testing.assert_close(out, F.linear(rows, weight, bias), atol=1e-5, rtol=1e-5)
     for i in range(n_rows):
         assert torch.equal(ops.linear(rows[:, i], packed, bias)[0], out[0, i])
+
+
+@pytest.mark.parametrize("is_int8", [True, False])
+@pytest.mark.parametrize(("n_in", "n_out"), [(64, 64), (100, 33), (16, 5)])
+def test_weights_in_bfloat16_are_packed_as_the_same_ones_in_float32(is_int8, n_in, n_out):
+    weight = draw(n_out, n_in, seed=3).bfloat16()
+    weight[0] = 0
+    narrow, wide = (ops.PackedWeight(one, is_int8=is_int8) for one in (weight, weight.float()))
+    assert narrow.format == wide.format == (ops.INT8 if is_int8 else ops.BFLOAT16)
+    assert torch.equal(narrow.data, wide.data)
 
 
 def rounded(values: torch.Tensor) -> torch.Tensor:
