@@ -331,3 +331,23 @@ def test_of_equal_tokens_the_first_are_taken_and_what_is_no_number_last():
     ids, scores = ops.top(few, 3)
     assert ids.tolist() == [[1, 0, 2]]
     assert scores.tolist() == [[0.0, -1e9, -1e9]]
+
+
+@needs_kernels
+def test_a_head_size_is_compiled_once_and_others_are_refused(monkeypatch, tmp_path):
+    monkeypatch.setattr(build, "cache_folder", lambda: tmp_path)
+    compiled, run = [], build._run
+    monkeypatch.setattr(build, "_run", lambda *command: (compiled.append(command), run(*command)))
+    build.compile_ahead(112).join()
+    attention = build.attention_library.__wrapped__
+    assert attention(112) is not None
+    assert sum("-DHEAD_DIM=112" in command and "-c" in command for command in compiled) == 1
+    assert [path.name for path in tmp_path.rglob("*.so")] == ["attend.so"]
+    assert not list(tmp_path.rglob("*.o"))
+    n_commands = len(compiled)
+    assert [attention(size) for size in (0, 8, 40, 272)] == [None] * 4
+    assert not any(ops.can_attend(size) for size in (0, 8, 40, 272))
+    rows = torch.zeros(1, 1, 40, dtype=torch.float32)
+    with pytest.raises(ValueError, match="40"):
+        ops.attention(rows, rows, rows, None, 1.0)
+    assert len(compiled) == n_commands
