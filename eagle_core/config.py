@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal, TypeVar, get_args
 
 from eagle_core.errors import ConfigError
@@ -288,13 +289,7 @@ class TreeConfig:
     @property
     def ways(self) -> tuple[TreeConfig, ...]:
         """The trees that ``auto`` chooses among, the one to start with first; else the tree itself."""
-        if self.policy != "auto":
-            return (self,)
-        trees = [TreeConfig("dynamic", *sizes, lookup=self.lookup) for sizes in AUTO_TREES]
-        if self.start is not None:
-            start = dataclasses.replace(self.start, lookup=self.lookup)
-            trees = [start, *(tree for tree in trees if tree != start)]
-        return tuple(trees)
+        return _ways(self)
 
     @property
     def largest(self) -> TreeConfig:
@@ -313,16 +308,12 @@ class TreeConfig:
     @property
     def head_nodes(self) -> int:
         """Most nodes that the head drafts; a static shape says it itself."""
-        if self.policy == "auto":
-            return max(tree.head_nodes for tree in (self.largest, *self.ways))
-        return self.size if self.paths is None else len(self.paths)
+        return _head_limits(self)[0]
 
     @property
     def head_depth(self) -> int:
         """Most tokens on a path that the head drafts; a static shape says it itself."""
-        if self.policy == "auto":
-            return max(tree.head_depth for tree in (self.largest, *self.ways))
-        return self.depth if self.paths is None else max(map(len, self.paths))
+        return _head_limits(self)[1]
 
     @property
     def max_nodes(self) -> int:
@@ -333,6 +324,27 @@ class TreeConfig:
     def max_depth(self) -> int:
         """Most drafted tokens on a path, a looked-up one included."""
         return max(self.head_depth, self.lookup)
+
+
+@lru_cache(maxsize=64)  # asked for in every step
+def _ways(tree: TreeConfig) -> tuple[TreeConfig, ...]:
+    if tree.policy != "auto":
+        return (tree,)
+    trees = [TreeConfig("dynamic", *sizes, lookup=tree.lookup) for sizes in AUTO_TREES]
+    if tree.start is not None:
+        start = dataclasses.replace(tree.start, lookup=tree.lookup)
+        trees = [start, *(other for other in trees if other != start)]
+    return tuple(trees)
+
+
+@lru_cache(maxsize=64)
+def _head_limits(tree: TreeConfig) -> tuple[int, int]:
+    """Most nodes, and most tokens on a path, that the head drafts."""
+    if tree.policy == "auto":
+        limits = [_head_limits(one) for one in (tree.largest, *tree.ways)]
+        return max(nodes for nodes, _ in limits), max(depth for _, depth in limits)
+    paths = tree.paths
+    return (tree.size, tree.depth) if paths is None else (len(paths), max(map(len, paths)))
 
 
 def parse_shape(text: str) -> Shape | None:

@@ -166,27 +166,28 @@ def step(
         processors: hold all tokens up to the pending one.
         cut: reads what is left of the run, and may cut it once more.
     """
-    clock = _Clock(target.device)
+    device = target.device
+    clock = _Clock(device)
     started = clock()
     draws = acceptance_rule(drafter.inner, config) == "sampling"
-    tree = drafter.propose(pending, budget, target.device, config if draws else None)
+    tree = drafter.propose(pending, budget, device, config if draws else None)
     drafted = clock()
     output = target.forward_tree(tree, cache)
     evaluated = clock()
     try:
         verdict = verify(tree, output.logits, cache.length + 1, config, processors)
-        if target.device.type != "cpu":  # there the guard could not look before the forward
+        if device.type != "cpu":  # there the guard could not look before the forward
             drafter.check(list(verdict.tokens), list(verdict.parents), pending, budget.max_depth)
     except DraftError as error:
         drafter.blame(error)
-        tree = DraftTree.single(torch.tensor(pending, device=target.device))
+        tree = DraftTree.single(torch.tensor(pending, device=device))
         output = target.forward_tree(tree, cache)
         verdict = verify(tree, output.logits, cache.length + 1, config, processors)
     n_kept = cut_run(verdict.run, n_left, eos_ids)
     n_before_end = cut(verdict.run[:n_kept])
     n_kept = n_kept if n_before_end is None else n_before_end
     verified = clock()
-    _commit(target, cache, drafter, output.features, verdict, n_kept)
+    _commit(device, cache, drafter, output.features, verdict, n_kept)
     committed = clock()
     return Step(
         verdict=verdict,
@@ -213,7 +214,7 @@ def _draft_probabilities(tree: DraftTree, path: Sequence[int]) -> tuple[float | 
 
 
 def _commit(
-    target: Target,
+    device: torch.device,
     cache: KVCache,
     drafter: GuardedDrafter,
     features: Tensor,
@@ -227,7 +228,6 @@ def _commit(
     """
     rows = verdict.rows[:n_kept]
     tokens = [verdict.tokens[0], *verdict.run[: n_kept - 1], verdict.run[n_kept - 1]]
-    device = target.device
     ids = torch.tensor(tokens, device=device)  # [K + 1]
     if rows != tuple(range(len(rows))):
         kept_features = features[torch.tensor(rows, device=features.device)]  # [K, D]

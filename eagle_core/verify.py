@@ -66,15 +66,23 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class _Noise:
-    """Random numbers by depth: ``draw`` [max_depth + 1] f32, ``accept`` [max_depth + 1, K] f32 or None."""
+    """Random numbers by depth: ``draw`` [max_depth + 1] f32, ``accept`` [max_depth + 1, K] f32 or None.
+
+    At temperature 0 no draw looks at them: zeros.
+    """
 
     draw: Tensor
     accept: Tensor | None
 
     @classmethod
-    def of(cls, tree: DraftTree, first_position: int, seed: int) -> _Noise:
-        n_positions = tree.max_depth + 1
-        draw = position_noise(seed, first_position, n_positions)
+    def of(cls, tree: DraftTree, first_position: int, config: GenerationConfig) -> _Noise:
+        seed, n_positions = config.seed, tree.max_depth + 1
+        is_greedy = config.temperature == 0
+        draw = (
+            torch.zeros(n_positions)
+            if is_greedy
+            else position_noise(seed, first_position, n_positions)
+        )
         if tree.draws is None:
             return cls(draw, None)
         n_rounds = tree.draws.candidates.shape[1]
@@ -106,7 +114,7 @@ def verify(
         )
     if tree.draws is not None and config.acceptance != "sampling":
         tree = dataclasses.replace(tree, draws=None)
-    noise = _Noise.of(tree, first_position, config.seed)
+    noise = _Noise.of(tree, first_position, config)
     if logits.device.type == "cpu":
         return _verify_lazily(tree, logits, noise, config, processors)
     return _verify_at_once(tree, logits, noise, config, processors)

@@ -52,7 +52,7 @@ def _library() -> ctypes.CDLL:
         function.argtypes, function.restype = list(types), None
     library.eagle_packed_bytes.argtypes = [ctypes.c_int, _int64, _int64]
     library.eagle_packed_bytes.restype = _int64
-    library.eagle_race.argtypes = [_pointer, _int64, _int64]
+    library.eagle_race.argtypes = [_pointer, _int64, _int64, ctypes.c_int]
     library.eagle_race.restype = _int64
     library.eagle_likeliest.argtypes = [_pointer, _int64, _pointer]
     library.eagle_likeliest.restype = _int64
@@ -189,7 +189,9 @@ def rms_norm(inputs: Tensor, weight: Tensor, epsilon: float) -> Tensor:
 
 def race(probabilities: Tensor, key: int) -> int:
     """Winner of an exponential race over [V] f32; see :func:`eagle_core.sampling.race`."""
-    winner: int = _library().eagle_race(probabilities.data_ptr(), probabilities.shape[0], key)
+    winner: int = _library().eagle_race(
+        probabilities.data_ptr(), probabilities.shape[0], key, torch.get_num_threads()
+    )
     return winner
 
 

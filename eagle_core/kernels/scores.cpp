@@ -2,6 +2,8 @@
 
 #include "vectors.h"
 
+#include <vector>
+
 namespace {
 
 void rms_norm(const float* x, const float* weight, float* out, int64_t n_rows, int64_t n,
@@ -44,12 +46,16 @@ inline uint64_t mix(uint64_t value) {
   return value ^ (value >> 31);
 }
 
-// The token that arrives first in an exponential race; token i's time is hashed from (key << 32) + i.
-int64_t race(const float* probabilities, int64_t n, uint64_t key) {
-  float best = -1.0f;
-  int64_t winner = 0;
-  for (int64_t i = 0; i < n; i += kHalf) {
-    const int64_t count = n - i < kHalf ? n - i : kHalf;
+struct Arrival {
+  float speed = -1.0f;
+  int64_t token = 0;
+};
+
+// The first to arrive of the tokens from ``begin`` to before ``end``; token i's time is hashed from (key << 32) + i.
+Arrival race(const float* probabilities, int64_t begin, int64_t end, uint64_t key) {
+  Arrival best;
+  for (int64_t i = begin; i < end; i += kHalf) {
+    const int64_t count = end - i < kHalf ? end - i : kHalf;
     uint32_t hashed[kHalf];
 #pragma GCC ivdep
     for (int j = 0; j < kHalf; ++j)
@@ -65,9 +71,9 @@ int64_t race(const float* probabilities, int64_t n, uint64_t key) {
     const Floats time = u < (Floats{} + 0.5f) ? near : Floats{} - logarithm(rest);
     const Floats speed = load(p) / time;
     for (int64_t j = 0; j < count; ++j)
-      if (speed[j] > best) best = speed[j], winner = i + j;
+      if (speed[j] > best.speed) best = {speed[j], i + j};
   }
-  return winner;
+  return best;
 }
 
 // Highest of n numbers, and the sum of e^(x - highest): no number if one of them is none.
@@ -153,8 +159,20 @@ void eagle_rms_norm(const float* x, const float* weight, float* out, int64_t n_r
   rms_norm(x, weight, out, n_rows, n, epsilon);
 }
 
-int64_t eagle_race(const float* probabilities, int64_t n, int64_t key) {
-  return race(probabilities, n, static_cast<uint64_t>(key));
+// The token that arrives first in an exponential race; of two at once the earlier token.
+int64_t eagle_race(const float* probabilities, int64_t n, int64_t key, int n_threads) {
+  constexpr int64_t kStretch = 4096;
+  const int64_t n_stretches = (n + kStretch - 1) / kStretch;
+  std::vector<Arrival> found(n_stretches);
+#pragma omp parallel for schedule(static) num_threads(n_stretches > 1 ? n_threads : 1)
+  for (int64_t i = 0; i < n_stretches; ++i) {
+    const int64_t begin = i * kStretch, end = n - begin < kStretch ? n : begin + kStretch;
+    found[i] = race(probabilities, begin, end, static_cast<uint64_t>(key));
+  }
+  Arrival best;
+  for (const Arrival& one : found)
+    if (one.speed > best.speed) best = one;
+  return best.token;
 }
 
 int64_t eagle_likeliest(const float* logits, int64_t n, float* probability) {
