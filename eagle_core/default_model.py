@@ -47,6 +47,22 @@ def converted_folder(name: str, source: WheelSource) -> Path:
     return cache_folder() / "models" / f"{name}-{source.member_sha256[:12]}"
 
 
+def here_or_online(entry: CatalogEntry, *, offline: bool) -> Path:
+    """Where the converted model lies; or will lie, if it may be fetched.
+
+    Raises: ModelNotFound when it may not and is not here.
+    """
+    assert isinstance(entry.source, WheelSource)
+    folder = converted_folder(entry.name, entry.source)
+    if offline and not convert_gguf.is_converted(folder):
+        raise ModelNotFound(
+            f"{entry.title} is not on this machine yet",
+            expected=str(folder),
+            hint="start once without the offline setting; later starts need no network",
+        )
+    return folder
+
+
 def fetch_default_model(
     entry: CatalogEntry, on_event: OnEvent = ignore_event, *, offline: bool = False
 ) -> Path:
@@ -60,15 +76,9 @@ def fetch_default_model(
     """
     source = entry.source
     assert isinstance(source, WheelSource)
-    folder = converted_folder(entry.name, source)
+    folder = here_or_online(entry, offline=offline)
     if convert_gguf.is_converted(folder):
         return folder
-    if offline:
-        raise ModelNotFound(
-            f"{entry.title} is not on this machine yet",
-            expected=str(folder),
-            hint="start once without the offline setting; later starts need no network",
-        )
 
     def build(partial: Path) -> None:
         check_free_space(partial, source.disk_bytes, entry.title)
@@ -273,4 +283,4 @@ def remove_tree(folder: Path) -> None:
     folder.rmdir()
 
 
-__all__ = ["converted_folder", "fetch_default_model", "fetch_gguf"]
+__all__ = ["converted_folder", "fetch_default_model", "fetch_gguf", "here_or_online"]

@@ -8,22 +8,26 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from eagle_core import catalog, convert_gguf, hub, templates
 from eagle_core.config import LoadConfig
-from eagle_core.default_model import fetch_default_model
-from eagle_core.errors import CheckpointMismatch, ModelNotFound
+from eagle_core.default_model import fetch_default_model, here_or_online
+from eagle_core.devices import check_device
+from eagle_core.errors import CheckpointMismatch, ConfigError, ModelNotFound
 from eagle_core.events import LoadProgress
 from eagle_core.folders import OnEvent, build_folder, cache_folder, check_free_space, ignore_event
+from eagle_core.precision import BY_BITSANDBYTES, check_asked, no_bitsandbytes
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
 HEAD_FILES = (
     "config.json", "*.safetensors", "*.index.json", "pytorch_model*.bin", "freq_*.pt",
 )  # fmt: skip
 CONFIG_NAME = "config.json"
+LONGEST_DEFAULT_CONTEXT = 8192
 
 
 Check = Callable[[Path], object]
@@ -52,25 +56,50 @@ def base_folder(
     return hub_folder(name, ("*",), on_event, config.offline, check)
 
 
-def check_names(config: LoadConfig) -> None:
-    """See whether base, head and template can be what they are called, before anything slow is imported.
+def check_load(config: LoadConfig) -> None:
+    """See whether ``config`` can be loaded, as far as that is known before anything slow is imported.
 
-    Raises: ModelNotFound with near matches, or for a path that is not there; ConfigError for the template.
+    Raises: ModelNotFound with near matches, for a path that is not there, or for what an offline start lacks;
+        ConfigError for the device, the template, the context length or the precision; ModelError without
+        bitsandbytes where it is needed.
     """
+    check_device(config.device)
+    check_asked(config.quantization, config.dtype, config.device.partition(":")[0])
+    if config.quantization in BY_BITSANDBYTES and find_spec("bitsandbytes") is None:
+        raise no_bitsandbytes(config.quantization)
     if config.chat_template is not None:
         templates.named(config.chat_template)
-    path = Path(config.base).expanduser()
-    is_file = path.suffix.lower() == ".gguf"
-    if is_file and not path.is_file():
-        raise missing_path(path, "a .gguf file")
-    if catalog.lookup(config.base) is None and not is_file and not path.is_dir():
-        check_hub_id(config.base)
-    if config.head is not None and not HUB_ID.fullmatch(config.head):
-        head = Path(config.head).expanduser()
-        if not head.is_dir():
-            raise missing_path(
-                head, "a folder with config.json and the head's weights, or a Hub id"
-            )
+    _check_base(config)
+    _check_head(config)
+
+
+def _check_base(config: LoadConfig) -> None:
+    entry = catalog.lookup(config.base)
+    if entry is not None and isinstance(entry.source, catalog.WheelSource):
+        folder = here_or_online(entry, offline=config.offline)
+    else:
+        name = config.base if entry is None else str(entry.source)
+        folder = Path(name).expanduser()
+        if folder.suffix.lower() == ".gguf":
+            if not folder.is_file():
+                raise missing_path(folder, "a .gguf file")
+            return
+        if not folder.is_dir():
+            check_hub_id(name)
+            if not config.offline:
+                return
+            folder = hub_folder(name, ("*",), ignore_event, offline=True)
+    if folder.is_dir():
+        resolve_context(config.context_length, read_json(folder / CONFIG_NAME))
+
+
+def _check_head(config: LoadConfig) -> None:
+    if config.head is None:
+        return
+    if Path(config.head).expanduser().is_dir():
+        head_config(config.head)
+    elif config.offline or not HUB_ID.fullmatch(config.head):
+        head_folder(config.head, offline=True)
 
 
 def check_hub_id(name: str) -> None:
@@ -200,12 +229,36 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
+def resolve_context(asked: int | None, description: Mapping[str, Any]) -> int:
+    """Longest prompt plus answer in tokens: what was asked for, or the model's own up to a limit.
+
+    Raises: ConfigError when more is asked for than the model was made for.
+    """
+    own = next(
+        (
+            description[key]
+            for key in ("max_position_embeddings", "n_positions")
+            if description.get(key)
+        ),
+        None,
+    )
+    if asked is not None and own is not None and asked > own:
+        raise ConfigError(
+            "context_length is longer than the model's own",
+            expected=f"at most {own}",
+            got=str(asked),
+            hint="leave it out to use the model's own",
+        )
+    return asked or min(own or LONGEST_DEFAULT_CONTEXT, LONGEST_DEFAULT_CONTEXT)
+
+
 __all__ = [
     "base_config",
     "base_folder",
     "check_first",
-    "check_names",
+    "check_load",
     "head_config",
     "head_folder",
     "read_json",
+    "resolve_context",
 ]

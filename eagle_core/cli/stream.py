@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from eagle_core.bench.methods import RequestFailed, close_stream
 from eagle_core.cli.console import note
 from eagle_core.config import LoadConfig
+from eagle_core.devices import resolve_device
 from eagle_core.events import (
     DownloadProgress,
     Event,
@@ -131,10 +132,11 @@ def open_session(config: LoadConfig, progress: Progress) -> Session:
 
     Raises: EagleError.
     """
-    from eagle_core.sources import check_names
+    from eagle_core.sources import check_load
 
-    check_names(config)
+    check_load(config)
     with quick_imports("eagle_core.session"):
+        resolve_device(config.device)  # imports PyTorch alone: a GPU that is not there is said now
         from eagle_core.session import Session
 
     try:

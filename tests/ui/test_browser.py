@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from eagle_core.history import SqliteHistory
+from eagle_core.ports import free_port
 from eagle_core.ui import app as ui_app
 from eagle_core.ui import launch
-from eagle_core.ui.app import free_port
 from tests.support.browser import (
     BOX,
     MARKS,

@@ -17,8 +17,8 @@ from starlette.testclient import TestClient
 from eagle_core.errors import DownloadError
 from eagle_core.events import DownloadProgress, LoadProgress
 from eagle_core.history import SqliteHistory
+from eagle_core.ports import free_port
 from eagle_core.ui import page, render
-from eagle_core.ui.app import free_port
 from eagle_core.ui.backend import SessionSlot
 from eagle_core.ui.pace import FASTEST_S, SLOWEST_S, Pace, Paces, QuietBlocks
 from eagle_core.ui.pump import Pump
