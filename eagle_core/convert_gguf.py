@@ -16,12 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gguf import GGMLQuantizationType, GGUFReader
-
 from eagle_core.errors import CheckpointMismatch, ModelError, OutOfMemory
 
 if TYPE_CHECKING:
     import torch
+    from gguf import GGMLQuantizationType
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +51,8 @@ def read_info(path: Path) -> GgufInfo:
 
     Raises: CheckpointMismatch when it is no GGUF file, is cut off, or has no tensors.
     """
+    from gguf import GGUFReader  # brings numpy along, and few starts convert anything
+
     try:
         reader = GGUFReader(path)
         architecture = reader.fields["general.architecture"].contents()
@@ -79,6 +80,7 @@ def read_info(path: Path) -> GgufInfo:
 def dtype_of(types: set[GGMLQuantizationType]) -> torch.dtype:
     """The dtype a file's tensor types are converted to; the norms are F32 in every file."""
     import torch
+    from gguf import GGMLQuantizationType
 
     plain = types - {GGMLQuantizationType.F32}
     if not plain:

@@ -18,7 +18,6 @@ from eagle_core.config import DraftConfig, GenerationConfig, LoadConfig, TreeCon
 from eagle_core.errors import ConfigError
 from eagle_core.events import TrainStep
 from eagle_core.outputs import check_folder
-from eagle_core.sources import CONFIG_NAME, check_load, read_json
 from eagle_core.train.config import CollectConfig, FitConfig
 from eagle_core.train.texts import read_openings, read_talks
 
@@ -92,6 +91,8 @@ def run_collect(args: argparse.Namespace) -> int:
     Raises: EagleError.
     """
     config, load = read_config(args, CollectConfig), read_config(args, LoadConfig)
+    from eagle_core.sources import check_load
+
     out = Path(args.out)
     check_folder(out)
     check_load(load)
@@ -188,6 +189,8 @@ def run_fit(args: argparse.Namespace) -> int:
     Raises: EagleError.
     """
     config, load = read_config(args, FitConfig), read_config(args, LoadConfig)
+    from eagle_core.sources import CONFIG_NAME, check_load, read_json
+
     out = Path(args.out)
     check_folder(out)
     check_load(load)
