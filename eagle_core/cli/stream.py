@@ -15,6 +15,7 @@ from eagle_core.devices import resolve_device
 from eagle_core.events import (
     DownloadProgress,
     Event,
+    FileProgress,
     LoadProgress,
     Notice,
     PrefillProgress,
@@ -45,6 +46,8 @@ class Progress:
         """Show ``event`` if it is about progress."""
         if isinstance(event, DownloadProgress):
             self.count(event.what, event.done_bytes, event.total_bytes, unit="B")
+        elif isinstance(event, FileProgress):
+            self.count(f"{event.doing} {event.what}", event.done_bytes, event.total_bytes, unit="B")
         elif isinstance(event, LoadProgress):
             self.close()
             note(event.message)
@@ -132,9 +135,10 @@ def open_session(config: LoadConfig, progress: Progress) -> Session:
 
     Raises: EagleError.
     """
-    from eagle_core.sources import check_load
+    from eagle_core.sources import check_load, fetch_first
 
     check_load(config)
+    fetch_first(config, progress)
     with quick_imports("eagle_core.session"):
         resolve_device(config.device)  # imports PyTorch alone: a GPU that is not there is said now
         from eagle_core.session import Session
