@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +57,7 @@ def read_info(path: Path) -> GgufInfo:
     from gguf import GGUFReader  # brings numpy along, and few starts convert anything
 
     try:
-        reader = GGUFReader(path)
+        reader = GGUFReader(str(path))
         architecture = reader.fields["general.architecture"].contents()
     # The reader's own checks, plus what numpy and struct raise on a file that ends early.
     except (
@@ -91,6 +91,26 @@ def dtype_of(types: set[GGMLQuantizationType]) -> torch.dtype:
     return torch.float16 if plain == {GGMLQuantizationType.F16} else torch.bfloat16
 
 
+@contextmanager
+def read_once() -> Iterator[None]:
+    """Let transformers make but once what it makes of a file's metadata again and again, seconds each time.
+
+    That is the reader, for tokenizer, config and weights, and the table of tensors' names, for every module.
+    Neither is changed by anyone.
+    """
+    library: Any = importlib.import_module("gguf")
+    names = ("GGUFReader", "get_tensor_name_map")
+    before = {name: getattr(library, name) for name in names}
+    for name, make in before.items():
+        setattr(library, name, cache(make))
+    try:
+        yield
+    finally:
+        for name, make in before.items():
+            setattr(library, name, make)
+
+
+@read_once()
 def convert(
     path: Path, folder: Path, source: Mapping[str, Any], on_event: OnEvent = ignore_event
 ) -> None:

@@ -11,6 +11,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import gguf
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -381,6 +382,25 @@ def test_a_cache_folder_that_is_a_file_is_a_config_error(
     monkeypatch.setenv("EAGLE_CACHE", str(blocker))
     with pytest.raises(folders.ConfigError, match="EAGLE_CACHE"):
         fetch_default_model(entry_for(gguf_bytes))
+
+
+def test_converting_reads_the_metadata_once_and_leaves_the_library_as_it_was(
+    tmp_path: Path, gguf_bytes: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[object] = []
+
+    class Reader(gguf.GGUFReader):  # type: ignore[misc]  # the library has no types
+        def __init__(self, *arguments: Any) -> None:
+            made.append(self)
+            super().__init__(*arguments)
+
+    monkeypatch.setattr(gguf, "GGUFReader", Reader)
+    (tmp_path / MEMBER).write_bytes(gguf_bytes)
+    (tmp_path / "out").mkdir()
+    convert_gguf.convert(tmp_path / MEMBER, tmp_path / "out", {})
+    assert convert_gguf.is_converted(tmp_path / "out")
+    assert len(made) == 1
+    assert gguf.GGUFReader is Reader
 
 
 @pytest.mark.network
