@@ -18,6 +18,7 @@ from eagle_core.config import LoadConfig
 from eagle_core.default_model import fetch_default_model, fetch_file, here_or_online
 from eagle_core.devices import check_device, is_surely_cpu
 from eagle_core.errors import CheckpointMismatch, ConfigError, ModelNotFound
+from eagle_core.fit import DEFAULT_CONTEXT
 from eagle_core.folders import (
     OnEvent,
     build_folder,
@@ -34,7 +35,6 @@ HEAD_FILES = (
     "config.json", "*.safetensors", "*.index.json", "pytorch_model*.bin", "freq_*.pt",
 )  # fmt: skip
 CONFIG_NAME = "config.json"
-LONGEST_DEFAULT_CONTEXT = 8192
 
 
 Check = Callable[[Path], object]
@@ -271,7 +271,7 @@ def resolve_context(asked: int | None, description: Mapping[str, Any]) -> int:
             got=str(asked),
             hint="leave it out to use the model's own",
         )
-    return asked or min(own or LONGEST_DEFAULT_CONTEXT, LONGEST_DEFAULT_CONTEXT)
+    return asked or min(own or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
 
 
 __all__ = [
