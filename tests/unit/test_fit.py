@@ -298,4 +298,4 @@ def test_layers_above_agree_on_the_numbers() -> None:
 
     assert fit.TREE_ROOM == session.TREE_ROOM
     assert fit.CHUNK_ROWS == engine.PREFILL_CHUNK
-    assert sizes.UNKNOWN_CONTEXT == loading.LONGEST_DEFAULT_CONTEXT
+    assert sizes.UNKNOWN_CONTEXT == fit.DEFAULT_CONTEXT
