@@ -10,18 +10,20 @@ import importlib
 import json
 import logging
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gguf import GGMLQuantizationType, GGUFReader
-
 from eagle_core.errors import CheckpointMismatch, ModelError, OutOfMemory
+from eagle_core.events import FileProgress, LoadProgress
+from eagle_core.folders import OnEvent, ignore_event
 
 if TYPE_CHECKING:
     import torch
+    from gguf import GGMLQuantizationType
 
 logger = logging.getLogger(__name__)
 
@@ -52,8 +54,10 @@ def read_info(path: Path) -> GgufInfo:
 
     Raises: CheckpointMismatch when it is no GGUF file, is cut off, or has no tensors.
     """
+    from gguf import GGUFReader  # brings numpy along, and few starts convert anything
+
     try:
-        reader = GGUFReader(path)
+        reader = GGUFReader(str(path))
         architecture = reader.fields["general.architecture"].contents()
     # The reader's own checks, plus what numpy and struct raise on a file that ends early.
     except (
@@ -79,6 +83,7 @@ def read_info(path: Path) -> GgufInfo:
 def dtype_of(types: set[GGMLQuantizationType]) -> torch.dtype:
     """The dtype a file's tensor types are converted to; the norms are F32 in every file."""
     import torch
+    from gguf import GGMLQuantizationType
 
     plain = types - {GGMLQuantizationType.F32}
     if not plain:
@@ -86,22 +91,48 @@ def dtype_of(types: set[GGMLQuantizationType]) -> torch.dtype:
     return torch.float16 if plain == {GGMLQuantizationType.F16} else torch.bfloat16
 
 
-def convert(path: Path, folder: Path, source: Mapping[str, Any]) -> None:
+@contextmanager
+def read_once() -> Iterator[None]:
+    """Let transformers make but once what it makes of a file's metadata again and again, seconds each time.
+
+    That is the reader, for tokenizer, config and weights, and the table of tensors' names, for every module.
+    Neither is changed by anyone.
+    """
+    library: Any = importlib.import_module("gguf")
+    names = ("GGUFReader", "get_tensor_name_map")
+    before = {name: getattr(library, name) for name in names}
+    for name, make in before.items():
+        setattr(library, name, cache(make))
+    try:
+        yield
+    finally:
+        for name, make in before.items():
+            setattr(library, name, make)
+
+
+@read_once()
+def convert(
+    path: Path, folder: Path, source: Mapping[str, Any], on_event: OnEvent = ignore_event
+) -> None:
     """Write ``path``'s model and tokenizer into ``folder``.
 
     Args:
         source: plain data about where the file came from, kept in the folder's stamp.
+        on_event: gets a LoadProgress for each stage, and FileProgress while tensors are unpacked.
     Raises: CheckpointMismatch for a damaged file, ModelError for an architecture that transformers does
         not read from GGUF, OutOfMemory.
     """
-    import torch  # slow to import, as the next
+    on_event(LoadProgress(f"converting {path.name}, once: starting transformers"))
+    import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    on_event(LoadProgress(f"converting {path.name}, once: reading its vocabulary"))
     info = read_info(path)
     where = {"gguf_file": path.name, "local_files_only": True, "trust_remote_code": False}
     try:
         tokenizer = AutoTokenizer.from_pretrained(path.parent, **where)
-        with without_library_bars():
+        on_event(LoadProgress(f"converting {path.name}, once: reading its tensors"))
+        with without_library_bars(partial(counted, path.name, on_event)):
             model = AutoModelForCausalLM.from_pretrained(
                 path.parent, dtype=info.dtype, **where, **unpacked()
             )
@@ -118,6 +149,7 @@ def convert(path: Path, folder: Path, source: Mapping[str, Any]) -> None:
             got=f"{info.architecture}: {first_line(error)}",
             hint="use the model's safetensors from the Hub instead",
         ) from error
+    on_event(LoadProgress(f"converting {path.name}, once: writing the model"))
     set_end_tokens(model, info.end_ids)
     with without_library_bars():
         model.save_pretrained(folder)
@@ -131,16 +163,37 @@ def unpacked() -> dict[str, Any]:
     return {} if config is None else {"quantization_config": config(dequantize=True)}
 
 
+def counted(what: str, on_event: OnEvent, tensors: Iterable[Any], **_: Any) -> Iterator[Any]:
+    """A GGUF file's tensors one after the other, with the bytes of those that are done as events."""
+    listed = list(tensors)
+    sizes = [int(tensor.n_bytes) for tensor in listed]
+    done, total = 0, sum(sizes)
+    for tensor, n_bytes in zip(listed, sizes, strict=True):
+        yield tensor
+        done += n_bytes
+        on_event(FileProgress("converting", what, done, total))
+
+
+def untold(items: Iterable[Any], **_: Any) -> Iterable[Any]:
+    """In place of a progress bar: none."""
+    return items
+
+
 @contextmanager
-def without_library_bars() -> Iterator[None]:
-    """Keep transformers' own progress bars off the terminal: progress is told in events."""
+def without_library_bars(
+    bar: Callable[..., Iterable[Any]] = untold,
+) -> Iterator[None]:
+    """Keep transformers' own progress bars off the terminal: progress is told in events.
+
+    Args: bar: takes the place of the one around a GGUF file's tensors.
+    """
     library_logging: Any = importlib.import_module("transformers.utils.logging")
     gguf_reading = _gguf_reading()
     was_on = library_logging.is_progress_bar_enabled()
     own_bar = getattr(gguf_reading, "tqdm", None)  # asks no setting
     library_logging.disable_progress_bar()
     if own_bar is not None:
-        gguf_reading.tqdm = lambda items, **_: items
+        gguf_reading.tqdm = bar
     try:
         yield
     finally:

@@ -155,8 +155,18 @@ class DownloadProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class FileProgress:
+    """Bytes of the file ``what`` worked through on this machine so far; ``doing`` says how: "unpacking"."""
+
+    doing: str
+    what: str
+    done_bytes: int
+    total_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class LoadProgress:
-    """A stage of loading that has no bytes to count, such as a conversion."""
+    """A stage of loading that has no bytes to count, such as an import."""
 
     message: str
 
@@ -186,6 +196,7 @@ Event = (
     | Finished
     | Failed
     | DownloadProgress
+    | FileProgress
     | LoadProgress
     | TrainStep
 )
@@ -205,6 +216,7 @@ __all__ = [
     "DownloadProgress",
     "Event",
     "Failed",
+    "FileProgress",
     "FinishReason",
     "Finished",
     "LoadProgress",

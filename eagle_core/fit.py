@@ -45,7 +45,7 @@ MARGIN_BYTES: dict[DeviceKind, int] = {
 }
 # A CPU reads about 20 GB of weights in a second; below 4 tokens a second reading is faster than the answer.
 SLOW_READ_BYTES = 5_000_000_000
-DEFAULT_CONTEXT = 8192  # as ``loading`` takes it where a model allows more
+DEFAULT_CONTEXT = 8192  # at most, where a model allows more
 TREE_ROOM = 257  # rows beside the context, as ``session`` keeps them for the largest tree
 CHUNK_ROWS = 512  # prompt tokens per forward, as ``engine`` reads them
 # Tensors of the hidden size that a chunk's forward keeps at once: residual, norm, projections, the MLP's.

@@ -35,9 +35,9 @@ from eagle_core import models
 from eagle_core.catalog import default_tree
 from eagle_core.config import LoadConfig
 from eagle_core.convert_gguf import first_line, without_library_bars
+from eagle_core.devices import resolve_device
 from eagle_core.errors import (
     CheckpointMismatch,
-    ConfigError,
     ModelError,
     ModelNotFound,
     OutOfMemory,
@@ -51,15 +51,7 @@ from eagle_core.kernels.ops import has_kernels
 from eagle_core.loading_head import head_source, load_head
 from eagle_core.machine import this_machine
 from eagle_core.packing import pack_layers
-from eagle_core.placement import (
-    SPLIT,
-    FitOf,
-    LoadPlan,
-    make_plan,
-    resolve_device,
-    resolve_dtype,
-    stored_in,
-)
+from eagle_core.placement import FitOf, LoadPlan, make_plan, resolve_dtype, stored_in
 from eagle_core.precision import QUANTIZED_BYTES, PrecisionName, inexact_reason
 from eagle_core.quantization import (
     bitsandbytes_config,
@@ -67,11 +59,10 @@ from eagle_core.quantization import (
     own_method_hint,
 )
 from eagle_core.sizes import read_size
-from eagle_core.sources import base_folder, read_json
+from eagle_core.sources import base_folder, read_json, resolve_context
 
 logger = logging.getLogger(__name__)
 
-LONGEST_DEFAULT_CONTEXT = 8192
 MEMORY_MESSAGES = ("out of memory", "can't allocate memory", "not enough memory")
 
 
@@ -104,8 +95,7 @@ def load_base(config: LoadConfig, on_event: OnEvent = ignore_event) -> LoadedBas
     Raises: ConfigError for a device or context length that cannot be; ModelNotFound, DownloadError,
         GatedRepo, CheckpointMismatch or ModelError for the model; DiskFull, OutOfMemory.
     """
-    is_split = config.device == SPLIT
-    device = resolve_device("auto" if is_split else config.device)
+    device = resolve_device(config.device)
     if device.type == "cpu":
         compile_ahead()  # while the model is fetched
     folder = base_folder(config, on_event, check_config)  # a model that cannot run is not fetched
@@ -402,29 +392,6 @@ def memory_errors(name: str) -> Iterator[None]:
             got=first_line(error),
             hint="close other programs, choose bfloat16, or a smaller model",
         ) from error
-
-
-def resolve_context(asked: int | None, description: Mapping[str, Any]) -> int:
-    """Longest prompt plus answer in tokens: what was asked for, or the model's own up to a limit.
-
-    Raises: ConfigError when more is asked for than the model was made for.
-    """
-    own = next(
-        (
-            description[key]
-            for key in ("max_position_embeddings", "n_positions")
-            if description.get(key)
-        ),
-        None,
-    )
-    if asked is not None and own is not None and asked > own:
-        raise ConfigError(
-            "context_length is longer than the model's own",
-            expected=f"at most {own}",
-            got=str(asked),
-            hint="leave it out to use the model's own",
-        )
-    return asked or min(own or LONGEST_DEFAULT_CONTEXT, LONGEST_DEFAULT_CONTEXT)
 
 
 __all__ = [

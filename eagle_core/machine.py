@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 
 from eagle_core.config import LoadConfig
+from eagle_core.devices import resolve_device
 from eagle_core.fit import Machine
 from eagle_core.precision import PrecisionName
 
@@ -22,13 +23,11 @@ def this_machine(device: str | None = None) -> Machine:
     Args: device: as for loading; None: "auto".
     Raises: ConfigError for a device that is not there.
     """
+    found = resolve_device(device if device is not None else LoadConfig().device)
     import torch
 
     from eagle_core.kernels.build import expects_fast_int8, expects_kernels
-    from eagle_core.placement import SPLIT, resolve_device
 
-    name = device if device is not None else LoadConfig().device
-    found = resolve_device("auto" if name == SPLIT else name)
     free_ram = free_ram_bytes()
     lacks: list[PrecisionName] = [] if find_spec("bitsandbytes") is not None else ["nf4"]
     if found.type == "cuda":

@@ -16,7 +16,7 @@ from eagle_core import catalog, hub
 from eagle_core.assets import asset_path
 from eagle_core.catalog import CatalogEntry, HubSource, LocalSource, WheelSource
 from eagle_core.convert_gguf import is_converted
-from eagle_core.default_model import converted_folder, fetch_default_model
+from eagle_core.default_model import converted_folder, fetch_default_model, kept_folder
 from eagle_core.errors import Cancelled, ConfigError, EagleError, ModelNotFound
 from eagle_core.events import Event
 from eagle_core.fit import Fit, Machine, best_fit
@@ -116,9 +116,9 @@ def _base_part(entry: CatalogEntry) -> Part:
     if isinstance(entry.source, WheelSource):
         folder = converted_folder(entry.name, entry.source)
         is_here = is_converted(folder)
-        n_bytes = _folder_bytes(folder)
+        n_bytes = _folder_bytes(folder) + _folder_bytes(kept_folder(folder))
         name = f"{entry.source.package} {entry.source.version}"
-        return Part("base", name, is_here, n_bytes, is_fetched=is_here)
+        return Part("base", name, is_here, n_bytes, is_fetched=n_bytes > 0)
     return _part("base", entry.source, ("*",))
 
 
@@ -198,7 +198,9 @@ def _until(cancel: threading.Event | None, on_event: OnEvent) -> Callable[[Event
 
     def pass_on(event: Event) -> None:
         if cancel is not None and cancel.is_set():
-            raise Cancelled("the download was stopped", hint="start it again")
+            raise Cancelled(
+                "the download was stopped", hint="start it again to go on where it stopped"
+            )
         on_event(event)
 
     return pass_on
@@ -213,8 +215,10 @@ def remove(entry: CatalogEntry) -> Removed:
     """
     if isinstance(entry.source, WheelSource):
         folder = converted_folder(entry.name, entry.source)
-        n_bytes = _folder_bytes(folder)
-        shutil.rmtree(folder, ignore_errors=True)
+        places = (folder, kept_folder(folder))
+        n_bytes = sum(map(_folder_bytes, places))
+        for place in places:
+            shutil.rmtree(place, ignore_errors=True)
         return Removed((entry.name,) if n_bytes else (), n_bytes)
     others = {repo for e in catalog.known_models() if e.name != entry.name for repo in _in_use(e)}
     names, kept, freed = [], [], 0

@@ -13,13 +13,11 @@ import torch
 
 from eagle_core import precision
 from eagle_core.config import DType, LoadConfig
-from eagle_core.errors import ConfigError
+from eagle_core.devices import SPLIT, resolve_device
 from eagle_core.fit import Fit, Machine, order
 from eagle_core.kernels.ops import has_kernels
 from eagle_core.precision import PRECISIONS, DTypeName, Precision, PrecisionName, QuantizationName
 from eagle_core.quantization import has_bitsandbytes, own_method, refuse_twice, require_bitsandbytes
-
-SPLIT = "split"  # the device that stands for all of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,20 +152,12 @@ def _meant(name: PrecisionName, device: torch.device) -> Precision:
 
 def require_int8(config: LoadConfig, device: torch.device) -> None:
     """Raises: ConfigError where 8 bits by this engine's kernels are not to be had."""
-    if device.type != "cpu" or config.device == SPLIT:
-        why, hint = f"this is {device.type}", "use --device cpu, or --quantization int8-bnb"
-    elif config.dtype == "bfloat16":
-        why, hint = "--dtype bfloat16 was asked for", "leave --dtype out"
-    elif not has_kernels():
-        why, hint = "there are no kernels", "install g++, or use --quantization int8-bnb"
-    else:
-        return
-    raise ConfigError(
-        "int8 works on a CPU alone, with the compiled kernels and float32 activations",
-        expected="a CPU, g++ and float32",
-        got=why,
-        hint=hint,
-    )
+    kind = SPLIT if config.device == SPLIT else device.type
+    precision.check_asked(config.quantization, config.dtype, kind)
+    if not has_kernels():
+        raise precision.no_int8(
+            "there are no kernels", "install g++, or use --quantization int8-bnb"
+        )
 
 
 def _dtype(taken: Precision) -> torch.dtype:
@@ -198,32 +188,6 @@ def dtype_name(dtype: torch.dtype) -> DTypeName:
         torch.float32: "float32",
     }
     return names[dtype]
-
-
-def resolve_device(name: str) -> torch.device:
-    """The device called ``name``; "auto" is the first of cuda, mps, cpu that is there.
-
-    Raises: ConfigError for a name that is no device, or a device that this machine lacks.
-    """
-    has_mps = torch.backends.mps.is_available()
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "mps" if has_mps else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ConfigError(
-            "device is not known", expected="auto, split, cpu, cuda, cuda:1 or mps", got=repr(name)
-        ) from error
-    n_devices = {"cpu": 1, "mps": int(has_mps), "cuda": torch.cuda.device_count()}
-    if (device.index or 0) >= n_devices.get(device.type, 0):
-        there = [f"{kind} ({n})" for kind, n in n_devices.items() if n]
-        raise ConfigError(
-            "this machine, or its PyTorch, does not have the device",
-            expected=" or ".join(there),
-            got=repr(name),
-            hint="use --device auto",
-        )
-    return device
 
 
 def resolve_dtype(name: DType, device: torch.device) -> torch.dtype:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
+from eagle_core.errors import ConfigError, ModelError
+
 DTypeName = Literal["float32", "bfloat16", "float16"]
 QuantizationName = Literal["none", "int8", "nf4", "fp4", "int8-bnb", "llm-int8"]
 # As people choose; what each means to the loader on a kind of device, ``spelled`` says.
@@ -25,6 +27,7 @@ QUANTIZED_BYTES: Final = {
     "int8-bnb": 1.01,
     "llm-int8": 1.01,
 }
+BY_BITSANDBYTES: Final = ("nf4", "fp4", "int8-bnb", "llm-int8")
 DTYPE_BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2}
 # What can be loaded on each kind of device, the most exact first.
 WORKING: Final[dict[DeviceKind, tuple[PrecisionName, ...]]] = {
@@ -103,7 +106,41 @@ def inexact_reason(quantization: str) -> str:
     return OUTLIERS_REASON if quantization == "llm-int8" else ""
 
 
+def check_asked(quantization: str, dtype: str, device: str) -> None:
+    """Whether precision and device go together, as far as that is known before anything is looked at.
+
+    Args: device: its kind, or "auto".
+    Raises: ConfigError.
+    """
+    if quantization != "int8":
+        return
+    if device not in ("auto", "cpu"):
+        raise no_int8(f"this is {device}", "use --device cpu, or --quantization int8-bnb")
+    if dtype == "bfloat16":
+        raise no_int8("--dtype bfloat16 was asked for", "leave --dtype out")
+
+
+def no_int8(why: str, hint: str) -> ConfigError:
+    """The error where 8 bits by this engine's kernels are not to be had."""
+    return ConfigError(
+        "int8 works on a CPU alone, with the compiled kernels and float32 activations",
+        expected="a CPU, g++ and float32",
+        got=why,
+        hint=hint,
+    )
+
+
+def no_bitsandbytes(what: str) -> ModelError:
+    """The error where bitsandbytes is missing, or does not work."""
+    return ModelError(
+        f"{what} needs bitsandbytes, which is not installed or does not work here",
+        expected="the package bitsandbytes",
+        hint="run `pip install bitsandbytes`, or use --quantization none",
+    )
+
+
 __all__ = [
+    "BY_BITSANDBYTES",
     "CHOSEN",
     "DTYPE_BYTES",
     "INT8",
@@ -118,8 +155,11 @@ __all__ = [
     "Precision",
     "PrecisionName",
     "QuantizationName",
+    "check_asked",
     "describe",
     "inexact_reason",
+    "no_bitsandbytes",
+    "no_int8",
     "notes",
     "spelled",
 ]

@@ -16,7 +16,7 @@ from torch import nn
 from transformers import BitsAndBytesConfig
 
 from eagle_core.errors import ConfigError, ModelError
-from eagle_core.precision import QuantizationName
+from eagle_core.precision import QuantizationName, no_bitsandbytes
 
 logger = logging.getLogger(__name__)
 
@@ -78,11 +78,7 @@ def require_bitsandbytes(quantization: str, device_type: str) -> None:
             hint="use --quantization none, and --dtype bfloat16 or a smaller model if memory is short",
         )
     if not has_bitsandbytes():
-        raise ModelError(
-            f"{quantization} needs bitsandbytes, which is not installed or does not work here",
-            expected="the package bitsandbytes",
-            hint="run `pip install bitsandbytes`, or use --quantization none",
-        )
+        raise no_bitsandbytes(quantization)
 
 
 def bitsandbytes_config(quantization: QuantizationName, dtype: torch.dtype) -> BitsAndBytesConfig:

@@ -8,16 +8,27 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from eagle_core import catalog, convert_gguf, hub, templates
 from eagle_core.config import LoadConfig
-from eagle_core.default_model import fetch_default_model
-from eagle_core.errors import CheckpointMismatch, ModelNotFound
-from eagle_core.events import LoadProgress
-from eagle_core.folders import OnEvent, build_folder, cache_folder, check_free_space, ignore_event
+from eagle_core.default_model import fetch_default_model, fetch_file, here_or_online
+from eagle_core.devices import check_device, is_surely_cpu
+from eagle_core.errors import CheckpointMismatch, ConfigError, ModelNotFound
+from eagle_core.fit import DEFAULT_CONTEXT
+from eagle_core.folders import (
+    OnEvent,
+    build_folder,
+    cache_folder,
+    check_free_space,
+    ignore_event,
+    make_cache_folder,
+)
+from eagle_core.kernels.build import build_ahead
+from eagle_core.precision import BY_BITSANDBYTES, check_asked, no_bitsandbytes
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
 HEAD_FILES = (
@@ -52,25 +63,66 @@ def base_folder(
     return hub_folder(name, ("*",), on_event, config.offline, check)
 
 
-def check_names(config: LoadConfig) -> None:
-    """See whether base, head and template can be what they are called, before anything slow is imported.
+def check_load(config: LoadConfig) -> None:
+    """See whether ``config`` can be loaded, as far as that is known before anything slow is imported.
 
-    Raises: ModelNotFound with near matches, or for a path that is not there; ConfigError for the template.
+    Raises: ModelNotFound with near matches, for a path that is not there, or for what an offline start lacks;
+        ConfigError for the device, the template, the context length or the precision; ModelError without
+        bitsandbytes where it is needed.
     """
+    check_device(config.device)
+    check_asked(config.quantization, config.dtype, config.device.partition(":")[0])
+    if config.quantization in BY_BITSANDBYTES and find_spec("bitsandbytes") is None:
+        raise no_bitsandbytes(config.quantization)
     if config.chat_template is not None:
         templates.named(config.chat_template)
-    path = Path(config.base).expanduser()
-    is_file = path.suffix.lower() == ".gguf"
-    if is_file and not path.is_file():
-        raise missing_path(path, "a .gguf file")
-    if catalog.lookup(config.base) is None and not is_file and not path.is_dir():
-        check_hub_id(config.base)
-    if config.head is not None and not HUB_ID.fullmatch(config.head):
-        head = Path(config.head).expanduser()
-        if not head.is_dir():
-            raise missing_path(
-                head, "a folder with config.json and the head's weights, or a Hub id"
-            )
+    _check_base(config)
+    _check_head(config)
+
+
+def fetch_first(config: LoadConfig, on_event: OnEvent = ignore_event) -> None:
+    """Fetch the default model's file if that is asked for: without PyTorch, so that its errors come at once.
+
+    The kernels are compiled meanwhile, where it is known that the model will run on the CPU.
+    Raises: as :func:`base_folder`.
+    """
+    entry = catalog.lookup(config.base)
+    if entry is None or not isinstance(entry.source, catalog.WheelSource):
+        return
+    if not convert_gguf.is_converted(here_or_online(entry, offline=config.offline)):
+        make_cache_folder(cache_folder())
+        if is_surely_cpu(config.device):
+            build_ahead()
+        fetch_file(entry, on_event)
+
+
+def _check_base(config: LoadConfig) -> None:
+    entry = catalog.lookup(config.base)
+    if entry is not None and isinstance(entry.source, catalog.WheelSource):
+        folder = here_or_online(entry, offline=config.offline)
+    else:
+        name = config.base if entry is None else str(entry.source)
+        folder = Path(name).expanduser()
+        if folder.suffix.lower() == ".gguf":
+            if not folder.is_file():
+                raise missing_path(folder, "a .gguf file")
+            return
+        if not folder.is_dir():
+            check_hub_id(name)
+            if not config.offline:
+                return
+            folder = hub_folder(name, ("*",), ignore_event, offline=True)
+    if folder.is_dir():
+        resolve_context(config.context_length, read_json(folder / CONFIG_NAME))
+
+
+def _check_head(config: LoadConfig) -> None:
+    if config.head is None:
+        return
+    if Path(config.head).expanduser().is_dir():
+        head_config(config.head)
+    elif config.offline or not HUB_ID.fullmatch(config.head):
+        head_folder(config.head, offline=True)
 
 
 def check_hub_id(name: str) -> None:
@@ -114,8 +166,7 @@ def converted_gguf(path: Path, on_event: OnEvent) -> Path:
 
     def build(partial: Path) -> None:
         check_free_space(partial, convert_gguf.read_info(path).converted_bytes, path.name)
-        on_event(LoadProgress(f"converting {path.name} (once)"))
-        convert_gguf.convert(path, partial, {"path": str(path), "bytes": stat.st_size})
+        convert_gguf.convert(path, partial, {"path": str(path), "bytes": stat.st_size}, on_event)
 
     folder = cache_folder() / "models" / f"{path.stem}-{digest}"
     return build_folder(folder, convert_gguf.is_converted, build, on_event)
@@ -200,12 +251,37 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
+def resolve_context(asked: int | None, description: Mapping[str, Any]) -> int:
+    """Longest prompt plus answer in tokens: what was asked for, or the model's own up to a limit.
+
+    Raises: ConfigError when more is asked for than the model was made for.
+    """
+    own = next(
+        (
+            description[key]
+            for key in ("max_position_embeddings", "n_positions")
+            if description.get(key)
+        ),
+        None,
+    )
+    if asked is not None and own is not None and asked > own:
+        raise ConfigError(
+            "context_length is longer than the model's own",
+            expected=f"at most {own}",
+            got=str(asked),
+            hint="leave it out to use the model's own",
+        )
+    return asked or min(own or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
+
+
 __all__ = [
     "base_config",
     "base_folder",
     "check_first",
-    "check_names",
+    "check_load",
+    "fetch_first",
     "head_config",
     "head_folder",
     "read_json",
+    "resolve_context",
 ]

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from eagle_core.errors import EagleError
-from eagle_core.events import DownloadProgress, Event, LoadProgress
-from eagle_core.rate import Rate, as_text
+from eagle_core.events import Event
+from eagle_core.progress import ProgressReader
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +43,7 @@ class Work:
         self.state = State()
         self._cancel = threading.Event()
         self._thread: threading.Thread | None = None
-        self._rate, self._what = Rate(), ""
+        self._reader = ProgressReader()
         self._lock = threading.Lock()
 
     def start(self, title: str, run: Callable[[OnEvent, threading.Event], str]) -> bool:
@@ -55,7 +54,7 @@ class Work:
         with self._lock:
             if self.state.is_running:
                 return False
-            self._cancel, self._rate, self._what = threading.Event(), Rate(), ""
+            self._cancel, self._reader = threading.Event(), ProgressReader()
             self.state = State(title, "Starting", is_running=True)
             self._thread = threading.Thread(
                 target=self._run, args=(run,), name="model-work", daemon=True
@@ -92,28 +91,14 @@ class Work:
         self.state = end
 
     def _on_event(self, event: Event) -> None:
-        state = self.state
-        if isinstance(event, DownloadProgress):
-            if event.what != self._what:
-                self._rate, self._what = Rate(), event.what
-            self._rate.add(event.done_bytes, time.monotonic())
-            share = event.done_bytes / event.total_bytes if event.total_bytes else None
-            total = f" of {size_text(event.total_bytes)}" if event.total_bytes else ""
-            message = f"Downloading {event.what}: {size_text(event.done_bytes)}{total}"
-            pace = as_text(self._rate, event.total_bytes)
-            self._show(replace(state, message=message, share=share, pace=pace))
-        elif isinstance(event, LoadProgress):
-            text = event.message[:1].upper() + event.message[1:]
-            self._show(replace(state, message=text, share=None, pace=""))
+        shown = self._reader.read(event)
+        if shown is not None:
+            message, share, pace = shown.message, shown.share, shown.pace
+            self._show(replace(self.state, message=message, share=share, pace=pace))
 
     def _show(self, state: State) -> None:
         with self._lock:
             self.state = replace(state, is_stopping=self._cancel.is_set())
 
 
-def size_text(n_bytes: float) -> str:
-    """Bytes for people: 1.2 GB, 98.4 MB."""
-    return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.1f} MB"
-
-
-__all__ = ["State", "Work", "size_text"]
+__all__ = ["State", "Work"]

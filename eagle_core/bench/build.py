@@ -32,11 +32,15 @@ if TYPE_CHECKING:
     from eagle_core.session import Session
 
 
-def check_peers(bench: BenchConfig, load: LoadConfig, generation: GenerationConfig) -> None:
+def check_methods(bench: BenchConfig, load: LoadConfig, generation: GenerationConfig) -> None:
     """What can be said before a model is loaded.
 
-    Raises: ConfigError when llama.cpp is wanted and is not there, or has no file, or no such setting.
+    Raises: ConfigError when EAGLE is wanted and there is no head, or llama.cpp and it is not there, or has no
+        file, or no such setting.
     """
+    entry = catalog.lookup(load.base)
+    if load.head is None and (entry is None or entry.head is None):
+        _check_head(bench, load.base)
     from eagle_core.bench.llama_server import check_settings, find_binary
 
     names = [name for name in bench.methods if family_of(name) == LLAMA]
@@ -99,13 +103,8 @@ def build_methods(
 
     Raises: ConfigError when EAGLE is wanted and there is no head; ModelError when a peer does not start.
     """
-    if "eagle" in map(family_of, bench.methods) and session.info.head is None:
-        raise ConfigError(
-            f"no EAGLE head is known for {session.info.base}",
-            expected="a head to measure",
-            got="none",
-            hint="name one with --head, or leave eagle out of --methods",
-        )
+    if session.info.head is None:
+        _check_head(bench, session.info.base)
     methods: list[Method] = []
     for name in bench.methods:
         family = family_of(name)
@@ -126,6 +125,16 @@ def build_methods(
             draft = DraftConfig(drafter, tree_of(variant_of(name), tree))
             methods.append(SessionMethod(name, session, draft))
     return methods
+
+
+def _check_head(bench: BenchConfig, base: str) -> None:
+    if "eagle" in map(family_of, bench.methods):
+        raise ConfigError(
+            f"no EAGLE head is known for {base}",
+            expected="a head to measure",
+            got="none",
+            hint="name one with --head, or leave eagle out of --methods",
+        )
 
 
 def tree_of(policy: str, tree: TreeConfig) -> TreeConfig:
@@ -168,4 +177,4 @@ def describe_peers(methods: list[Method]) -> dict[str, Any]:
     }
 
 
-__all__ = ["base_gguf", "build_methods", "check_peers", "describe_peers", "tree_of"]
+__all__ = ["base_gguf", "build_methods", "check_methods", "describe_peers", "tree_of"]

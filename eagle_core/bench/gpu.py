@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from eagle_core.bench.accelerator import accelerator
 from eagle_core.bench.config import GpuConfig
 from eagle_core.bench.provenance import peak_process_bytes
 from eagle_core.bench.random_model import SHAPES, count_parameters, random_head, random_model
@@ -24,7 +25,7 @@ from eagle_core.drafters.base import Budget
 from eagle_core.drafters.eagle import EagleDrafter
 from eagle_core.drafters.none import NoDrafter
 from eagle_core.engine import generate_tokens
-from eagle_core.errors import ConfigError, EagleError, OutOfMemory
+from eagle_core.errors import EagleError, OutOfMemory
 from eagle_core.events import Finished
 from eagle_core.kernels.cuda_graphs import graph_captures
 from eagle_core.kernels.graphs import Captures
@@ -43,25 +44,6 @@ TREES = {"dynamic": TreeConfig("dynamic", depth=DEPTH, branching=8, size=59, loo
 HEADS = ("eagle1", "eagle3")
 # Plain decoding over its bound, at least; 60 rows, and one draft step, over one row, at most.
 BARS = {"plain_of_bound": 0.80, "verify_60": 1.20, "draft_step": 0.06}
-
-
-def accelerator(name: str) -> torch.device:
-    """The device to measure.
-
-    Raises: ConfigError with the next step when it is not there.
-    """
-    device = torch.device(name)
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        has_cuda = torch.version.cuda is not None or torch.version.hip is not None
-        raise ConfigError(
-            "there is no such GPU here",
-            expected=name,
-            got=f"{torch.cuda.device_count()} GPUs, PyTorch {torch.__version__}",
-            hint="run it on a machine with a GPU"
-            + ("" if has_cuda else ", with PyTorch's CUDA build (this one knows no GPU)")
-            + ", or try the command itself with --device cpu --shape tiny",
-        )
-    return device
 
 
 class Meter:
@@ -330,7 +312,6 @@ __all__ = [
     "BARS",
     "ROWS",
     "Meter",
-    "accelerator",
     "bars",
     "bushy_tree",
     "copy_bandwidth_bytes_s",

@@ -18,6 +18,7 @@ from eagle_core.bench.prompts import QuestionId
 from eagle_core.config import from_mapping
 from eagle_core.differences import Difference, first_difference
 from eagle_core.errors import ConfigError
+from eagle_core.outputs import cannot_write, check_file
 from eagle_core.stats import Stats
 
 FORMAT = 1
@@ -128,15 +129,23 @@ def _row_from_dict(data: dict[str, Any]) -> Row:
     return from_mapping(Row, data)
 
 
-def check_output(path: Path, *, resume: bool) -> None:
-    """Check that ``path`` is new, or that it may be gone on with.
+def check_output(path: Path, settings: dict[str, Any], *, resume: bool) -> None:
+    """Check that ``path`` can be made, or that it may be gone on with.
 
-    Raises: ConfigError when it exists and ``resume`` is off.
+    Raises: ConfigError when it cannot be written, exists and ``resume`` is off, or holds rows of other
+        settings.
     """
+    check_file(path)
     if path.exists() and not resume:
         raise ConfigError(
             f"{path} exists already", hint="go on with --resume, or name another --out file"
         )
+    if not _is_new(path):
+        _check_same_settings(path, read_bench_file(path).header, settings)
+
+
+def _is_new(path: Path) -> bool:
+    return not path.exists() or path.stat().st_size == 0
 
 
 class BenchWriter:
@@ -148,21 +157,17 @@ class BenchWriter:
         Raises: ConfigError when it exists and ``resume`` is off, holds rows of other settings, or cannot
             be written.
         """
-        check_output(path, resume=resume)
-        self.done: dict[Key, Row] = {}
-        is_new = not path.exists() or path.stat().st_size == 0
+        check_output(path, header["settings"], resume=resume)
+        is_new = _is_new(path)
+        rows = [] if is_new else read_bench_file(path).rows
+        self.done: dict[Key, Row] = {row.key: row for row in rows}
         if not is_new:
-            found = read_bench_file(path)
-            _check_same_settings(path, found.header, header)
-            self.done = {row.key: row for row in found.rows}
             _cut_unfinished_line(path)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("a", encoding="utf-8")
         except OSError as error:
-            raise ConfigError(
-                f"cannot write {path}", got=str(error), hint="name another --out file"
-            ) from error
+            raise cannot_write(path, str(error)) from error
         if is_new:
             self._write({"type": "header", "format": FORMAT, **header})
 
@@ -181,9 +186,9 @@ class BenchWriter:
         os.fsync(self._file.fileno())
 
 
-def _check_same_settings(path: Path, found: dict[str, Any], wanted: dict[str, Any]) -> None:
+def _check_same_settings(path: Path, found: dict[str, Any], settings: dict[str, Any]) -> None:
     # Compared as JSON reads them: tuples become lists on the way through the file.
-    ours, theirs = json.loads(json.dumps(wanted["settings"], default=str)), found["settings"]
+    ours, theirs = json.loads(json.dumps(settings, default=str)), found["settings"]
     changed = sorted(k for k in ours.keys() | theirs.keys() if ours.get(k) != theirs.get(k))
     if changed:
         raise ConfigError(

@@ -7,7 +7,6 @@ only the head computes. Many trees can be counted on one reading. Times are no p
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,8 +15,8 @@ import torch
 from torch import Tensor
 
 from eagle_core.bench.acceptance import Accepted
-from eagle_core.bench.prompts import Question, QuestionId
-from eagle_core.bench.records import BASELINE, BenchFile, Row
+from eagle_core.bench.prompts import Question
+from eagle_core.bench.records import Row
 from eagle_core.config import GenerationConfig, TreeConfig
 from eagle_core.drafters.base import Drafter
 from eagle_core.drafters.eagle import EagleDrafter
@@ -46,30 +45,6 @@ class KnownAnswer:
     def n_answer(self) -> int:
         """Tokens of the answer."""
         return int(self.ids.shape[0]) - self.n_prompt
-
-
-def known_rows(file: BenchFile, questions: Sequence[Question]) -> list[tuple[Question, Row]]:
-    """Plain decoding's answers in a benchmark file, with their questions.
-
-    Raises: ConfigError when the file has none to these questions.
-    """
-    by_id: dict[QuestionId, Question] = {one.question_id: one for one in questions}
-    found = [
-        (by_id[row.question_id], row)
-        for row in file.rows
-        if row.method == BASELINE
-        and row.status == "ok"
-        and row.repeat == 0
-        and row.question_id in by_id
-    ]
-    if not found:
-        raise ConfigError(
-            "the file holds no answer of plain decoding to these questions",
-            expected="rows of the method none",
-            got=f"{len(file.rows)} rows",
-            hint="make one: eagle-chat bench run --methods none --prompts FILE --out FILE",
-        )
-    return found
 
 
 def read_answer(session: Session, question: Question, row: Row) -> KnownAnswer:
@@ -219,33 +194,9 @@ def replay_all(
         ]
 
 
-def parse_tree(text: str, tree: TreeConfig) -> TreeConfig:
-    """A dynamic tree from ``depth/branching/size`` or ``depth/branching/size/lookup``.
-
-    Raises: ConfigError when it is none.
-    """
-    try:
-        numbers = [int(part) for part in text.split("/")]
-        depth, branching, size, lookup = [*numbers, tree.lookup][:4]
-        if len(numbers) > 4:
-            raise ValueError("more than four numbers")
-    except ValueError as error:
-        raise ConfigError(
-            f"{text!r} is no tree",
-            expected="depth/branching/size or depth/branching/size/lookup",
-            got=text,
-            hint="for example 2/2/3 or 5/4/16/0",
-        ) from error
-    return dataclasses.replace(
-        tree, policy="dynamic", depth=depth, branching=branching, size=size, lookup=lookup
-    )
-
-
 __all__ = [
     "KnownAnswer",
-    "known_rows",
     "make_drafter",
-    "parse_tree",
     "read_answer",
     "replay",
     "replay_all",

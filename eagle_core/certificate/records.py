@@ -65,12 +65,17 @@ def from_dict(data: dict[str, Any]) -> Certificate:
     return Certificate(**values)
 
 
+def certificate_folder() -> Path:
+    """Where certificates are kept."""
+    return cache_folder() / "certificates"
+
+
 def certificate_path(base: str, head: str | None, dtype: str) -> Path:
     """Where the last certificate of a base, a head and a precision is kept."""
     key = json.dumps([base, head, dtype])
     digest = hashlib.sha256(key.encode()).hexdigest()[:12]
     name = "".join(c if c.isalnum() or c in "-." else "-" for c in Path(base).name) or "model"
-    return cache_folder() / "certificates" / f"{name[:40]}-{dtype}-{digest}.json"
+    return certificate_folder() / f"{name[:40]}-{dtype}-{digest}.json"
 
 
 def write_certificate(certificate: Certificate, path: Path) -> None:
@@ -124,6 +129,7 @@ __all__ = [
     "Certificate",
     "Check",
     "as_table",
+    "certificate_folder",
     "certificate_path",
     "from_dict",
     "last_certificate",

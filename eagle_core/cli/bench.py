@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eagle_core.bench.build import build_methods, check_peers, describe_peers
+from eagle_core.bench.build import build_methods, check_methods, describe_peers
 from eagle_core.bench.config import BenchConfig
 from eagle_core.bench.prompts import evenly_spaced, load_questions
 from eagle_core.bench.provenance import provenance
@@ -64,10 +64,10 @@ def run(args: argparse.Namespace) -> int:
     tree = read_config(args, TreeConfig)
     bench = read_config(args, BenchConfig)
     out = Path(args.out)
-    check_output(out, resume=args.resume)  # before the model is loaded
-    check_peers(bench, load, generation)
     questions = evenly_spaced(load_questions(Path(args.prompts)), bench.limit)
     settings = settings_of(questions, bench, generation, tree, load)
+    check_output(out, settings, resume=args.resume)  # before the model is loaded, as the next
+    check_methods(bench, load, generation)
     progress = Progress()
     session = open_session(load, progress)
     with interrupted_by_termination(), contextlib.ExitStack() as stack:

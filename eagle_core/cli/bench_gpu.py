@@ -9,12 +9,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+from eagle_core.bench.accelerator import accelerator
 from eagle_core.bench.config import GpuConfig
+from eagle_core.bench.prompts import load_questions
+from eagle_core.bench.provenance import provenance
 from eagle_core.bench.table import align
-from eagle_core.cli.bench_reports import write_text
 from eagle_core.cli.console import note, write_json, write_line
 from eagle_core.cli.flags import add_config_flags, read_config
 from eagle_core.config import LoadConfig
+from eagle_core.outputs import check_file, write_text
 
 GB = 1e9
 BAR_TITLES = {
@@ -54,12 +57,16 @@ def run(args: argparse.Namespace) -> int:
 
     Raises: EagleError.
     """
-    from eagle_core.bench.gpu import accelerator, measure
-    from eagle_core.bench.gpu_default import real_speedup
-    from eagle_core.bench.provenance import provenance
-
     config = read_config(args, GpuConfig)
+    prompts = Path(args.prompts) if args.prompts else None
+    if prompts is not None:
+        load_questions(prompts)
+    if args.out:
+        check_file(args.out)
     device = accelerator(config.device)
+    from eagle_core.bench.gpu import measure
+    from eagle_core.bench.gpu_default import real_speedup
+
     started_s = time.monotonic()
 
     def say(text: str) -> None:
@@ -72,7 +79,6 @@ def run(args: argparse.Namespace) -> int:
     found.update(measure(config, say))
     if time.monotonic() - started_s < 60 * config.max_minutes:
         load = LoadConfig(base=args.base, head=args.head, device=str(device))
-        prompts = Path(args.prompts) if args.prompts else None
         found["real"] = real_speedup(load, say, prompts)
     else:
         found["real"] = {"skipped": f"{config.max_minutes:g} minutes are over"}

@@ -6,10 +6,12 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from eagle_core.bench.acceptance import Accepted, summarize_acceptance
+from eagle_core.bench.known import known_rows, parse_tree
 from eagle_core.bench.prompts import evenly_spaced, load_questions
 from eagle_core.bench.records import read_bench_file
 from eagle_core.cli.console import write_json, write_line
-from eagle_core.cli.flags import add_config_flags, parse_names, read_config
+from eagle_core.cli.flags import add_config_flags, parse_names, positive, read_config
 from eagle_core.cli.stream import Progress, open_session
 from eagle_core.config import DraftConfig, GenerationConfig, LoadConfig, TreeConfig, from_mapping
 from eagle_core.errors import ConfigError
@@ -32,7 +34,7 @@ def add_parser(actions: argparse._SubParsersAction[Any]) -> None:
         "--trees", type=parse_names, metavar="D/B/S[/L],...",
         help="dynamic trees as depth/branching/size[/lookup], instead of the one of the flags",
     )  # fmt: skip
-    parser.add_argument("--limit", type=int, metavar="N", help="only this many, evenly spaced")
+    parser.add_argument("--limit", type=positive, metavar="N", help="only this many, evenly spaced")
     parser.add_argument("--json", action="store_true", help="the outcome as one JSON object")
     add_config_flags(parser, LoadConfig, DraftConfig, TreeConfig)
     parser.set_defaults(run=run)
@@ -43,9 +45,6 @@ def run(args: argparse.Namespace) -> int:
 
     Raises: EagleError.
     """
-    from eagle_core.bench.acceptance import Accepted, summarize_acceptance
-    from eagle_core.bench.replay import known_rows, parse_tree, replay_all
-
     file = read_bench_file(Path(args.answers))
     questions = evenly_spaced(load_questions(Path(args.prompts)), args.limit)
     known = known_rows(file, questions)
@@ -57,6 +56,8 @@ def run(args: argparse.Namespace) -> int:
     generation = generation_of(file.header)
     progress = Progress()
     session = open_session(read_config(args, LoadConfig), progress)
+    from eagle_core.bench.replay import replay_all
+
     found: list[list[Accepted]] = []
     try:
         for one in replay_all(session, known, draft.drafter, trees, generation):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +10,7 @@ from eagle_core.bench.records import BASELINE, BenchFile, read_bench_file
 from eagle_core.cli.console import note, write_json, write_line
 from eagle_core.cli.flags import UsageError, parse_names
 from eagle_core.errors import ConfigError
+from eagle_core.outputs import cannot_write, check_file, write_text
 
 if TYPE_CHECKING:
     from eagle_core.bench.compare import Side
@@ -61,6 +60,8 @@ def run_report(args: argparse.Namespace) -> int:
     Raises: EagleError.
     """
     files = [read_bench_file(Path(name)) for name in args.files]
+    for name in filter(None, (args.out, args.markdown, args.plot)):
+        check_file(name)
     if args.out or args.markdown:
         write_reports(files, args.out, args.markdown)
     if args.plot:
@@ -70,7 +71,7 @@ def run_report(args: argparse.Namespace) -> int:
         try:
             write_plot(summarize(files[0]), Path(args.plot))
         except OSError as error:
-            raise cannot_write(args.plot, error) from error
+            raise cannot_write(args.plot, str(error)) from error
         note(f"drew {args.plot}")
     if len(files) == 1:
         write_summary(files[0], as_json=args.json)
@@ -97,28 +98,6 @@ def write_reports(files: list[BenchFile], page: str | None, markdown: str | None
         if name:
             write_text(name, make(runs))
             note(f"wrote {name}")
-
-
-def write_text(name: str, text: str) -> None:
-    """Write a file whole or not at all.
-
-    Raises: ConfigError when it cannot be written.
-    """
-    path = Path(name)
-    part = path.with_name(f".{path.name}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(text, encoding="utf-8")
-        os.replace(part, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            part.unlink()
-        raise cannot_write(name, error) from error
-
-
-def cannot_write(name: str, error: OSError) -> ConfigError:
-    """The error for a file that cannot be written."""
-    return ConfigError(f"cannot write {name}", got=str(error), hint="name another file")
 
 
 def run_compare(args: argparse.Namespace) -> int:
@@ -198,4 +177,4 @@ def write_summary(file: BenchFile, *, as_json: bool) -> None:
         write_line(summary_table(summarize(file)))
 
 
-__all__ = ["add_parsers", "run_compare", "run_report", "write_summary", "write_text"]
+__all__ = ["add_parsers", "run_compare", "run_report", "write_summary"]

@@ -11,6 +11,7 @@ from eagle_core.cli.serve import Opener
 from eagle_core.config import LoadConfig
 from eagle_core.instance import bring_forward, only_instance
 from eagle_core.startup import quick_imports
+from eagle_core.toolkit import load_toolkit
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
@@ -31,10 +32,10 @@ def run(args: argparse.Namespace) -> int:
 
     Raises: EagleError when there is nothing to draw it with.
     """
-    from eagle_core.sources import check_names
+    from eagle_core.sources import check_load
 
     load = read_config(args, LoadConfig)
-    check_names(load)
+    check_load(load)
     with only_instance() as is_only:
         if is_only:
             show(load)
@@ -45,6 +46,7 @@ def run(args: argparse.Namespace) -> int:
 
 def show(load: LoadConfig) -> None:
     """Show the window until it is closed."""
+    load_toolkit()  # what is missing to draw with is said before the page is imported
     open_session = Opener(load)
     try:
         with quick_imports("gradio"):

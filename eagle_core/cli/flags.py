@@ -157,6 +157,16 @@ def parse_numbers(text: str) -> tuple[float, ...]:
     return tuple(float(name) for name in parse_names(text))
 
 
+def positive(text: str) -> int:
+    """A whole number from 1 on.
+
+    Raises: argparse.ArgumentTypeError.
+    """
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
+    return int(text)
+
+
 def _shape(text: str) -> Shape:
     """Raises: argparse.ArgumentTypeError when the text is no tree shape."""
     try:
@@ -208,6 +218,7 @@ __all__ = [
     "add_config_flags",
     "parse_names",
     "parse_numbers",
+    "positive",
     "read_config",
     "read_draft_config",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from eagle_core import catalog, own_models
@@ -13,6 +14,7 @@ from eagle_core.cli.console import note, stop_on_interrupt, write, write_json, w
 from eagle_core.cli.flags import UsageError
 from eagle_core.cli.stream import Progress
 from eagle_core.config import LoadConfig
+from eagle_core.devices import check_device
 from eagle_core.errors import Cancelled
 
 if TYPE_CHECKING:
@@ -144,9 +146,11 @@ def run_fit(args: argparse.Namespace) -> int:
     from eagle_core.fit import recommend
     from eagle_core.machine import this_machine
 
-    machine = this_machine(args.device)
     name = args.name or args.base
-    entry = models.resolve(name, args.head) if name else recommend(machine)
+    check_device(args.device)
+    named = models.resolve(name, args.head) if name else None
+    machine = this_machine(args.device)
+    entry = named or recommend(machine)
     # What is proposed is judged by the catalogue's numbers: no network is needed for it.
     measured = models.measure(entry, offline=args.offline or not name)
     precisions = (args.precision,) if args.precision else None
@@ -176,7 +180,6 @@ def run_pull(args: argparse.Namespace) -> int:
     Returns: 0, or 130 when Ctrl+C stopped it.
     """
     from eagle_core import models
-    from eagle_core.loading import check_config
 
     entry = models.resolve(args.name, args.head)
     if entry.is_gated:
@@ -184,7 +187,7 @@ def run_pull(args: argparse.Namespace) -> int:
     progress = Progress()
     try:
         with stop_on_interrupt() as stop:
-            parts = models.pull(entry, progress, stop, check_config)
+            parts = models.pull(entry, progress, stop, _check_config)
     except Cancelled as error:
         note(str(error))
         return EXIT_INTERRUPTED
@@ -195,6 +198,13 @@ def run_pull(args: argparse.Namespace) -> int:
     else:
         write_line(f"{entry.name} is here: eagle-chat chat --base {args.name}")
     return 0
+
+
+def _check_config(folder: Path) -> None:
+    """Refuse a model that cannot run; what knows that takes seconds to import."""
+    from eagle_core.loading import check_config
+
+    check_config(folder)
 
 
 def run_rm(args: argparse.Namespace) -> int:

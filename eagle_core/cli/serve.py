@@ -13,6 +13,7 @@ from eagle_core.cli.stream import Progress
 from eagle_core.config import LoadConfig
 from eagle_core.errors import EagleError
 from eagle_core.events import Event
+from eagle_core.ports import free_port
 from eagle_core.startup import quick_imports
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ def run(args: argparse.Namespace) -> int:
     """Serve the page until Ctrl+C; the model loads behind it, and the page shows how far it is."""
     load = read_config(args, LoadConfig)
     auth = credentials(args.auth if args.auth is not None else os.environ.get(AUTH_VARIABLE))
+    free_port(args.host, 0)  # a wrong host is said before the page is imported
     open_session = Opener(load)
     try:
         with quick_imports("gradio"):
@@ -104,9 +106,9 @@ class Opener:
     """
 
     def __init__(self, load: LoadConfig) -> None:
-        from eagle_core.sources import check_names
+        from eagle_core.sources import check_load
 
-        check_names(load)
+        check_load(load)
         from eagle_core.worker import Worker
 
         self._load, self._progress = load, Progress()

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 from eagle_core.bench.methods import RequestFailed, close_stream
 from eagle_core.cli.console import note
 from eagle_core.config import LoadConfig
+from eagle_core.devices import resolve_device
 from eagle_core.events import (
     DownloadProgress,
     Event,
+    FileProgress,
     LoadProgress,
     Notice,
     PrefillProgress,
@@ -44,6 +46,8 @@ class Progress:
         """Show ``event`` if it is about progress."""
         if isinstance(event, DownloadProgress):
             self.count(event.what, event.done_bytes, event.total_bytes, unit="B")
+        elif isinstance(event, FileProgress):
+            self.count(f"{event.doing} {event.what}", event.done_bytes, event.total_bytes, unit="B")
         elif isinstance(event, LoadProgress):
             self.close()
             note(event.message)
@@ -131,10 +135,12 @@ def open_session(config: LoadConfig, progress: Progress) -> Session:
 
     Raises: EagleError.
     """
-    from eagle_core.sources import check_names
+    from eagle_core.sources import check_load, fetch_first
 
-    check_names(config)
+    check_load(config)
+    fetch_first(config, progress)
     with quick_imports("eagle_core.session"):
+        resolve_device(config.device)  # imports PyTorch alone: a GPU that is not there is said now
         from eagle_core.session import Session
 
     try:

@@ -5,20 +5,29 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from eagle_core.bench.acceptance import measure_acceptance, summarize_acceptance
+from eagle_core.bench.prompts import evenly_spaced, load_questions
 from eagle_core.cli.console import note, write_json, write_line
-from eagle_core.cli.flags import add_config_flags, read_config, read_draft_config
+from eagle_core.cli.flags import add_config_flags, positive, read_config, read_draft_config
 from eagle_core.cli.stream import Progress, open_session
 from eagle_core.config import DraftConfig, GenerationConfig, LoadConfig, TreeConfig
 from eagle_core.errors import ConfigError
 from eagle_core.events import TrainStep
+from eagle_core.outputs import check_folder
 from eagle_core.train.config import CollectConfig, FitConfig
+from eagle_core.train.texts import read_openings, read_talks
 
 if TYPE_CHECKING:
     from eagle_core.heads.families import HeadConfig
-    from eagle_core.session import Session
+    from eagle_core.session import Message, Session
+    from eagle_core.train.dataset import Conversations
+    from eagle_core.train.fit import Trainer
+
+Make = Callable[["Session", Progress], "Conversations"]
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
@@ -68,7 +77,9 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         description="Answer questions and report how much of the drafts was accepted.",
     )  # fmt: skip
     measure.add_argument("--prompts", required=True, metavar="FILE", help="questions, JSON lines")
-    measure.add_argument("--limit", type=int, metavar="N", help="only N of them, evenly spaced")
+    measure.add_argument(
+        "--limit", type=positive, metavar="N", help="only N of them, evenly spaced"
+    )
     measure.add_argument("--json", action="store_true", help="the figures as one JSON object")
     add_config_flags(measure, LoadConfig, GenerationConfig, DraftConfig, TreeConfig)
     measure.set_defaults(run=run_eval)
@@ -80,13 +91,18 @@ def run_collect(args: argparse.Namespace) -> int:
     Raises: EagleError.
     """
     config, load = read_config(args, CollectConfig), read_config(args, LoadConfig)
+    from eagle_core.sources import check_load
+
+    out = Path(args.out)
+    check_folder(out)
+    check_load(load)
+    make = _conversations(args, config, out)  # reads its files before the model is loaded
+    progress = Progress()
+    session = open_session(load, progress)
     from eagle_core.heads.eagle3 import default_feature_layers
     from eagle_core.train.dataset import CONVERSATIONS_NAME, extract_features
 
-    out = Path(args.out)
-    progress = Progress()
-    session = open_session(load, progress)
-    conversations = _conversations(args, config, session, out, progress)
+    conversations = make(session, progress)
     conversations.save(out / CONVERSATIONS_NAME)
     target = session.target
     layers = default_feature_layers(target.n_layers) if config.arch == "eagle3" else ()
@@ -112,40 +128,59 @@ def run_collect(args: argparse.Namespace) -> int:
     return 0
 
 
-def _conversations(
-    args: argparse.Namespace, config: CollectConfig, session: Session, out: Path, progress: Progress
-) -> Any:
-    from eagle_core.train.collect import (
-        OPENINGS,
-        join_parts,
-        join_sets,
-        read_conversations,
-        write_conversations,
-    )
-    from eagle_core.train.dataset import Conversations
+def _conversations(args: argparse.Namespace, config: CollectConfig, out: Path) -> Make:
+    """How the conversations are made; the files they are made from are read now.
 
+    Raises: ConfigError.
+    """
     if args.token_ids is not None:
-        return join_sets([Conversations.load(Path(path)) for path in args.token_ids])
+        from eagle_core.train.dataset import Conversations
+
+        sets = [Conversations.load(Path(path)) for path in args.token_ids]
+        return lambda *_: _join(sets)
     if args.conversations is not None:
-        return read_conversations(session, Path(args.conversations), config)
-    texts = Conversations.load(Path(args.texts)) if args.texts is not None else None
-    openings = OPENINGS if args.openings is None else _read_openings(Path(args.openings))
+        talks = read_talks(Path(args.conversations))
+        return lambda session, _: _encode(session, talks, config)
+    openings = None if args.openings is None else read_openings(Path(args.openings))
+    texts = None
+    if args.texts is not None:
+        from eagle_core.train.dataset import Conversations
+
+        texts = Conversations.load(Path(args.texts))
+    return lambda session, progress: _write(session, progress, config, out, texts, openings)
+
+
+def _join(sets: list[Conversations]) -> Conversations:
+    from eagle_core.train.collect import join_sets
+
+    return join_sets(sets)
+
+
+def _encode(
+    session: Session, talks: Sequence[Sequence[Message]], config: CollectConfig
+) -> Conversations:
+    from eagle_core.train.collect import encode_talks
+
+    return encode_talks(session, talks, config)
+
+
+def _write(
+    session: Session,
+    progress: Progress,
+    config: CollectConfig,
+    out: Path,
+    texts: Conversations | None,
+    openings: Sequence[str] | None,
+) -> Conversations:
+    from eagle_core.train.collect import OPENINGS, join_parts, write_conversations
+
     # A batch takes a minute and more; nobody should have to guess whether it runs.
     progress.count("writing conversations", 0, config.n_tokens, unit=" tokens")
-    for step in write_conversations(session, config, out / "parts", texts=texts, openings=openings):
+    for step in write_conversations(
+        session, config, out / "parts", texts=texts, openings=openings or OPENINGS
+    ):
         progress.count("writing conversations", step.done, step.total, unit=" tokens")
     return join_parts(out / "parts")
-
-
-def _read_openings(path: Path) -> list[str]:
-    """Raises: ConfigError when the file cannot be read or is empty."""
-    try:
-        openings = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {path}", got=str(error)) from error
-    if not openings:
-        raise ConfigError(f"{path} holds no opening", expected="one per line", got="none")
-    return openings
 
 
 def run_fit(args: argparse.Namespace) -> int:
@@ -154,17 +189,26 @@ def run_fit(args: argparse.Namespace) -> int:
     Raises: EagleError.
     """
     config, load = read_config(args, FitConfig), read_config(args, LoadConfig)
+    from eagle_core.sources import CONFIG_NAME, check_load, read_json
+
+    out = Path(args.out)
+    check_folder(out)
+    check_load(load)
+    if args.init is not None:
+        read_json(Path(args.init) / CONFIG_NAME)
+    from eagle_core.train.dataset import FeatureFolder
+
+    data = FeatureFolder(Path(args.data))
+    check_base(data.meta, load.base)
     from tqdm import tqdm
 
     from eagle_core.loading import load_base
     from eagle_core.loading_head import read_head, shape_of
-    from eagle_core.train.dataset import FeatureFolder
     from eagle_core.train.fit import Trainer
     from eagle_core.train.plot import write_training_plot
 
-    data, out = FeatureFolder(Path(args.data)), Path(args.out)
     base = load_base(load, Progress())
-    check_data_fits(data.meta, load.base, base.model.config.get_text_config().hidden_size)
+    check_base(data.meta, load.base, base.model.config.get_text_config().hidden_size)
     model: Any = base.model
     embedding, lm_head = model.get_input_embeddings(), model.get_output_embeddings()
     vocab_size = int(lm_head.weight.shape[0])
@@ -190,20 +234,25 @@ def run_fit(args: argparse.Namespace) -> int:
             bar.set_description(f"step {event.step} loss {event.loss:.3f}")
             if event.acceptance:
                 tqdm.write(_acceptance_line(event), file=bar.fp)
+    write_training_plot(trainer.progress.history, out / "training.png", config)
+    _tell(trainer, out, as_json=args.json)
+    return 0
+
+
+def _tell(trainer: Trainer, out: Path, *, as_json: bool) -> None:
+    """Keep the history of a training that ended, and say how good the head is."""
     history = trainer.progress.history
     _write_history(history, out / "history.jsonl")
-    write_training_plot(history, out / "training.png", config)
     acceptance = next((row["acceptance"] for row in reversed(history) if row["acceptance"]), ())
     outcome = {
         "out": str(out),
         "n_steps": trainer.progress.step,
         "acceptance_at_depth": list(acceptance),
     }
-    if args.json:
+    if as_json:
         write_json(outcome)
     else:
         write_line(f"head in {out}, held-out agreement {_rates(acceptance)}")
-    return 0
 
 
 def head_shape(config: FitConfig, base: Any, feature_layers: tuple[int, ...]) -> HeadConfig:
@@ -229,12 +278,14 @@ def head_shape(config: FitConfig, base: Any, feature_layers: tuple[int, ...]) ->
     )  # fmt: skip
 
 
-def check_data_fits(meta: dict[str, Any], base: str, hidden_size: int) -> None:
+def check_base(meta: dict[str, Any], base: str, hidden_size: int | None = None) -> None:
     """Features are of use for the base that made them only.
 
+    Args: hidden_size: of the loaded base; None: not loaded yet.
     Raises: ConfigError when they are another's.
     """
-    if meta.get("base") != base or meta.get("hidden_size", hidden_size) != hidden_size:
+    of_data = meta.get("hidden_size", hidden_size)
+    if meta.get("base") != base or hidden_size not in (None, of_data):
         raise ConfigError(
             "the data was collected with another base model",
             expected=str(meta.get("base")),
@@ -265,9 +316,6 @@ def run_eval(args: argparse.Namespace) -> int:
     """
     generation, draft = read_config(args, GenerationConfig), read_draft_config(args)
     load = read_config(args, LoadConfig)
-    from eagle_core.bench.acceptance import measure_acceptance, summarize_acceptance
-    from eagle_core.bench.prompts import evenly_spaced, load_questions
-
     questions = evenly_spaced(load_questions(Path(args.prompts)), args.limit)
     progress = Progress()
     session = open_session(load, progress)

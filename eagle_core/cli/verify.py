@@ -6,11 +6,18 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from eagle_core.certificate.records import (
+    as_table,
+    certificate_folder,
+    certificate_path,
+    write_certificate,
+)
 from eagle_core.cli.console import note, write_json, write_line
 from eagle_core.cli.flags import add_config_flags, read_config
 from eagle_core.cli.stream import Progress, open_session
 from eagle_core.config import LoadConfig
-from eagle_core.errors import ConfigError
+from eagle_core.folders import make_cache_folder
+from eagle_core.outputs import check_file
 
 if TYPE_CHECKING:
     from eagle_core.certificate.records import Check
@@ -41,14 +48,10 @@ def run(args: argparse.Namespace) -> int:
     """
     load = read_config(args, LoadConfig)
     out = Path(args.out) if args.out else None
-    if out is not None and not out.absolute().parent.is_dir():
-        raise ConfigError(
-            f"cannot write {out}",
-            got="no such folder",
-            hint="make the folder, or name another file",
-        )
+    if out is not None:
+        check_file(out)
+    make_cache_folder(certificate_folder())
     session = open_session(load, Progress())
-    from eagle_core.certificate.records import as_table, certificate_path, write_certificate
     from eagle_core.certificate.run import certify
 
     try:

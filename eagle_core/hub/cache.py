@@ -46,12 +46,6 @@ def cache_root() -> Path:
     return cache_dir() or Path(constants.HF_HUB_CACHE)
 
 
-def existing_parent(folder: Path) -> Path:
-    """The nearest folder that exists, on whose disk ``folder`` will be."""
-    path = folder.absolute()
-    return next(parent for parent in (path, *path.parents) if parent.exists())
-
-
 def repo_folder(repo_id: str) -> Path:
     """Where a repository's files lie, or will lie; the layout is the library's."""
     return cache_root() / ("models--" + repo_id.replace("/", "--"))
@@ -158,7 +152,6 @@ __all__ = [
     "commit_of",
     "downloads",
     "endpoint",
-    "existing_parent",
     "record_commit",
     "remove_repo",
     "repo_folder",

@@ -36,7 +36,6 @@ from eagle_core.hub.cache import (
     cache_dir,
     cache_root,
     endpoint,
-    existing_parent,
     record_commit,
     repo_folder,
     repo_lock,
@@ -44,6 +43,7 @@ from eagle_core.hub.cache import (
 from eagle_core.hub.errors import RETRY_STATUSES, damaged, http_error, hub_errors, unreachable
 from eagle_core.hub.listing import Listing, RemoteFile, choose_files, list_files, wanted
 from eagle_core.hub.transfer import MAX_RETRIES, POLL_S, Content, Stop, fetch_file, partial_bytes
+from eagle_core.outputs import existing_parent
 
 FILES_AT_ONCE = 4
 EVENT_INTERVAL_S = 0.1

@@ -88,7 +88,26 @@ def compile_ahead(head_dim: int | None = None) -> threading.Thread:
     return thread
 
 
+def build_ahead() -> threading.Thread:
+    """Compile in the background what every model needs, and load nothing: also before PyTorch is imported."""
+    thread = threading.Thread(
+        target=_built, args=(LIBRARY_NAME, UNITS), name="kernels", daemon=True
+    )
+    thread.start()
+    return thread
+
+
 def _library(name: str, units: Sequence[str], *defines: str) -> ctypes.CDLL | None:
+    file = _built(name, units, *defines)
+    try:
+        return None if file is None else ctypes.CDLL(str(file))
+    except OSError as error:
+        logger.warning("the kernels cannot be loaded, plain layers are used: %s", error)
+        return None
+
+
+def _built(name: str, units: Sequence[str], *defines: str) -> Path | None:
+    """The compiled file; None where the kernels are switched off or cannot be made."""
     if not _is_on():
         return None
     compiler = find_compiler()
@@ -101,7 +120,7 @@ def _library(name: str, units: Sequence[str], *defines: str) -> ctypes.CDLL | No
             lambda folder: (folder / name).is_file(),
             lambda folder: compile_library(compiler, folder / name, units, *defines),
         )
-        return ctypes.CDLL(str(folder / name))
+        return folder / name
     except (EagleError, OSError, subprocess.SubprocessError) as error:
         logger.warning("the kernels cannot be compiled, plain layers are used: %s", error)
         return None
@@ -180,6 +199,7 @@ def _processor() -> str:
 __all__ = [
     "SWITCH",
     "attention_library",
+    "build_ahead",
     "compile_ahead",
     "compile_library",
     "expects_fast_int8",

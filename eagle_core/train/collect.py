@@ -7,7 +7,6 @@ Some user turns carry a text to work on, as people's do; the texts are earlier a
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -247,24 +246,17 @@ def join_sets(sets: Sequence[Conversations]) -> Conversations:
     return Conversations.from_lists(ids, starts, temperatures)
 
 
-def read_conversations(session: Session, path: Path, config: CollectConfig) -> Conversations:
-    """Conversations of a JSONL file, a list of messages under "messages" in each line, as they are.
+def encode_talks(
+    session: Session, talks: Sequence[Sequence[Message]], config: CollectConfig
+) -> Conversations:
+    """Conversations as they are.
 
     The last message should be the assistant's; everything before it is the prompt.
-    Raises: ConfigError naming the line.
+    Raises: ConfigError when none is of use.
     """
     ids: list[list[int]] = []
     starts: list[int] = []
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")  # a U+2028 in a text ends no line
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"cannot read {path}", got=str(error), hint="give a JSONL file"
-        ) from error
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        messages = _messages(path, number, line)
+    for messages in talks:
         prompt = session.encode_chat(messages[:-1])
         answer = session.tokenizer(messages[-1]["content"], add_special_tokens=False).input_ids
         eos = session.tokenizer.eos_token_id
@@ -274,7 +266,7 @@ def read_conversations(session: Session, path: Path, config: CollectConfig) -> C
             starts.append(len(prompt))
     if not ids:
         raise ConfigError(
-            f"{path} holds no usable conversation",
+            "there is no usable conversation",
             expected=f"answers that start within {config.max_length} tokens",
             got="none",
             hint="raise --max-length, or check the file",
@@ -282,32 +274,12 @@ def read_conversations(session: Session, path: Path, config: CollectConfig) -> C
     return Conversations.from_lists(ids, starts, [float("nan")] * len(ids))
 
 
-def _messages(path: Path, number: int, line: str) -> Sequence[Message]:
-    try:
-        messages: Sequence[Message] = json.loads(line)["messages"]
-        is_fine = (
-            len(messages) >= 2
-            and messages[-1]["role"] == "assistant"
-            and all(isinstance(m["content"], str) and isinstance(m["role"], str) for m in messages)
-        )
-    except (ValueError, KeyError, TypeError):
-        is_fine = False
-    if not is_fine:
-        raise ConfigError(
-            f"line {number} of {path} is no conversation",
-            expected='{"messages": [{"role": "user", "content": "..."}, ..., an assistant turn]}',
-            got=line[:80],
-            hint="the last message must be the assistant's",
-        )
-    return messages
-
-
 __all__ = [
     "CollectProgress",
     "Writer",
+    "encode_talks",
     "join_parts",
     "join_sets",
-    "read_conversations",
     "user_turn_frame",
     "write_conversations",
 ]

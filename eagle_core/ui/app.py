@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 import webbrowser
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from starlette.routing import BaseRoute
 from eagle_core.config import LoadConfig
 from eagle_core.errors import ConfigError, HistoryError
 from eagle_core.history import HistoryStore, SqliteHistory, open_history
+from eagle_core.ports import free_port
 from eagle_core.ui import page
 from eagle_core.ui.access import Credentials
 from eagle_core.ui.backend import ChatSession, OnEvent, OpenSession, SessionSlot
@@ -187,29 +187,6 @@ def listen(app: gr.Blocks, host: str, port: int, **app_kwargs: Any) -> None:
     )
 
 
-def free_port(host: str, wanted: int) -> int:
-    """``wanted`` if it is free on ``host``, else one that the system picks.
-
-    Raises: ConfigError when this machine has no such interface.
-    """
-    problem: OSError | None = None
-    for port in (wanted, 0):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((host, port))
-            except OSError as error:
-                problem = error
-                continue
-            return int(probe.getsockname()[1])
-    raise ConfigError(
-        f"cannot listen on {host}",
-        expected="an IPv4 address or name of this machine",
-        got=str(problem),
-        hint="leave --host out to serve this machine only",
-    )
-
-
 def keep_proxies_off_loopback() -> None:
     """Gradio asks its own page over HTTP when it starts; a proxy in the environment must not answer."""
     for name in ("no_proxy", "NO_PROXY"):
@@ -265,4 +242,4 @@ def stores(host: str, history: HistoryStore | None) -> Callable[[], HistoryStore
     return lambda: kept
 
 
-__all__ = ["Running", "build_app", "free_port", "launch", "serve"]
+__all__ = ["Running", "build_app", "launch", "serve"]

@@ -20,9 +20,10 @@ from eagle_core.compare import (
 )
 from eagle_core.config import LoadConfig
 from eagle_core.errors import EagleError
-from eagle_core.events import DownloadProgress, Event, LoadProgress
+from eagle_core.events import Event, LoadProgress
 from eagle_core.fit import Machine
 from eagle_core.machine import give_back_memory
+from eagle_core.progress import ProgressReader
 
 if TYPE_CHECKING:
     from eagle_core.session import Message
@@ -94,12 +95,17 @@ Wait = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """How far opening the session got. ``share`` is the downloaded part of ``what``, None while unknown."""
+    """How far opening the session got.
+
+    ``share`` is the part of this stage that is through, None while unknown; ``figures`` are share, speed and
+    time left as text.
+    """
 
     message: str
     share: float | None = None
     hint: str = ""
     has_failed: bool = False
+    figures: str = ""
 
 
 class SessionSlot:
@@ -111,6 +117,7 @@ class SessionSlot:
         self.opening = Opening("Loading the model")
         self._is_closed = False
         self._open_session: OpenSession | None = None  # opens what is loaded once more
+        self._reader = ProgressReader()
         self._lock = threading.Lock()
 
     @property
@@ -254,13 +261,9 @@ class SessionSlot:
         session.close()
 
     def _on_event(self, event: Event) -> None:
-        if isinstance(event, DownloadProgress):
-            share = event.done_bytes / event.total_bytes if event.total_bytes else None
-            done = f"{event.done_bytes / 1e6:.0f}"
-            total = f" of {event.total_bytes / 1e6:.0f}" if event.total_bytes else ""
-            self.opening = Opening(f"Downloading {event.what}: {done}{total} MB", share)
-        elif isinstance(event, LoadProgress):
-            self.opening = Opening(event.message)
+        shown = self._reader.read(event)
+        if shown is not None:
+            self.opening = Opening(shown.message, shown.share, figures=shown.figures)
 
 
 __all__ = [

@@ -6,7 +6,6 @@ belongs to its address. Whether a window is open already is :mod:`eagle_core.ins
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
 import secrets
@@ -21,8 +20,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from eagle_core.config import LoadConfig
-from eagle_core.errors import ConfigError
 from eagle_core.instance import FORWARD_PATH, KEY_HEADER, Instance, folder, write_down
+from eagle_core.toolkit import load_toolkit
 from eagle_core.ui.app import TITLE, serve
 from eagle_core.ui.backend import OpenSession
 
@@ -30,39 +29,6 @@ logger = logging.getLogger(__name__)
 
 PORT = 27860  # away from 7860 and its neighbours, where `serve` and other apps of the kind are
 SIZE, SMALLEST = (1200, 820), (420, 480)
-IN_BROWSER = "`eagle-chat serve` opens the same app in your browser"
-
-
-def load_toolkit() -> Any:
-    """The ``webview`` module, once it has found a toolkit of the system to draw with.
-
-    Raises: ConfigError saying what is missing.
-    """
-    if sys.platform == "linux" and not (
-        os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
-    ):
-        raise ConfigError(
-            "there is no display to open a window on", hint=f"{IN_BROWSER}, also from elsewhere"
-        )
-    try:
-        webview = importlib.import_module("webview")
-    except ImportError as error:
-        raise ConfigError(
-            "the window needs the package pywebview",
-            hint=f'pip install "pywebview>=6,<7"; or {IN_BROWSER}',
-        ) from error
-    # It writes what it misses with a traceback; the error below says it in a sentence.
-    logging.getLogger("pywebview").setLevel(os.environ.get("PYWEBVIEW_LOG", "CRITICAL").upper())
-    try:
-        importlib.import_module("webview.guilib").initialize()
-    except Exception as error:
-        hint = 'install GTK (on Debian python3-gi and gir1.2-webkit2-4.1), or pip install "pywebview[qt]"'
-        raise ConfigError(
-            "the window finds no toolkit to draw with",
-            got=str(error),
-            hint=f"{hint if sys.platform == 'linux' else 'reinstall pywebview'}; or {IN_BROWSER}",
-        ) from error
-    return webview
 
 
 class Window:
@@ -160,4 +126,4 @@ def forward_route(windows: list[Window], key: str) -> Route:
     return Route(FORWARD_PATH, forward, methods=["POST"])
 
 
-__all__ = ["PORT", "Window", "forward_route", "load_toolkit", "run_window"]
+__all__ = ["PORT", "Window", "forward_route", "run_window"]

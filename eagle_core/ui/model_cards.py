@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from eagle_core import catalog, hub
 from eagle_core.overview import Row, disk_bytes
-from eagle_core.work import State, size_text
+from eagle_core.progress import size_text
+from eagle_core.work import State
 
 if TYPE_CHECKING:
     from eagle_core.session import SessionInfo

@@ -30,6 +30,7 @@ from eagle_core.overview import (
     precisions_for,
     with_freed,
 )
+from eagle_core.progress import size_text
 from eagle_core.ui.backend import ChatSession, KnowsMachine, OnEvent, SessionSlot
 from eagle_core.ui.fetching import need_network, pull
 from eagle_core.ui.frames import error_notice
@@ -41,7 +42,7 @@ from eagle_core.ui.model_cards import (
     work_html,
 )
 from eagle_core.ui.render import notice_html
-from eagle_core.work import Work, size_text
+from eagle_core.work import Work
 
 logger = logging.getLogger(__name__)
 

@@ -12,11 +12,11 @@ from eagle_core.catalog import default_entry
 from eagle_core.config import DEFAULT_BASE
 from eagle_core.errors import EagleError
 from eagle_core.fit import fit_entry, recommend
+from eagle_core.progress import size_text
 from eagle_core.ui.frames import error_notice
 from eagle_core.ui.model_cards import work_html
 from eagle_core.ui.models_page import POLL_S, PRIVATE, ModelsHandlers
 from eagle_core.ui.render import notice_html
-from eagle_core.work import size_text
 
 NOTHING = ""
 # "Not now" is remembered by the browser, for the pair that was proposed.

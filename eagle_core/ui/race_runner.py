@@ -10,7 +10,8 @@ from contextvars import copy_context
 
 from eagle_core.compare import AS_LOADED, OneModel, Prompt, Race, Setup, Stage, Standing, run_races
 from eagle_core.errors import Cancelled, EagleError
-from eagle_core.events import DownloadProgress, Event, LoadProgress
+from eagle_core.events import Event
+from eagle_core.progress import ProgressReader
 from eagle_core.relay import ModelRelay, OpenModel
 from eagle_core.ui import render
 from eagle_core.ui.backend import SessionSlot, races_of
@@ -42,6 +43,7 @@ class Runner:
         self.error: EagleError | None = None
         self.standing: Standing | None = None
         self.loading = ""
+        self._reader = ProgressReader()
         self._slot, self._open_model, self._in_use = slot, open_model, in_use
         self._prompts, self._setups = prompts, setups
         # A shared GPU is asked for in the name of the visitor whose request this is.
@@ -136,10 +138,9 @@ class Runner:
         self.standing, self.loading = standing, ""
 
     def _on_event(self, event: Event) -> None:
-        if isinstance(event, LoadProgress):
-            self.loading = event.message[:1].upper() + event.message[1:]
-        elif isinstance(event, DownloadProgress):
-            self.loading = f"Fetching {event.what}"
+        shown = self._reader.read(event)
+        if shown is not None:
+            self.loading = " \N{MIDDLE DOT} ".join(filter(None, (shown.message, shown.figures)))
 
 
 __all__ = ["Runner"]

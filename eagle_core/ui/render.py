@@ -305,8 +305,10 @@ def opening_html(opening: Opening) -> str:
     if opening.share is None:
         bar = '<progress aria-label="loading"></progress>'
     else:
-        bar = f'<progress aria-label="download" max="1" value="{opening.share:.3f}"></progress>'
-    return f'<div class="notice opening" role="status"><b>{escape(opening.message)}</b>{bar}</div>'
+        bar = f'<progress aria-label="loading" max="1" value="{opening.share:.3f}"></progress>'
+    figures = f'<span class="pace">{escape(opening.figures)}</span>' if opening.figures else ""
+    message = escape(opening.message)
+    return f'<div class="notice opening" role="status"><b>{message}</b>{bar}{figures}</div>'
 
 
 def header_html(info: SessionInfo | None, certificate: Certificate | None = None) -> str:

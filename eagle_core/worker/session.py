@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
-from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-import eagle_core
 from eagle_core.config import DraftConfig, GenerationConfig, LoadConfig
 from eagle_core.differences import Difference
 from eagle_core.errors import EagleError, EngineStopped, OutOfMemory
 from eagle_core.events import Event, Failed, LoadProgress
 from eagle_core.fit import Machine
 from eagle_core.session_info import Message, SessionInfo
+from eagle_core.startup import child_environment
 from eagle_core.worker.channel import Call, Channel, Done, Item, Refused, Reply, Stop
 
 logger = logging.getLogger(__name__)
@@ -44,7 +42,7 @@ class Worker:
             command or [sys.executable, "-m", "eagle_core.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=environment(),
+            env=child_environment(),
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -156,13 +154,6 @@ class Worker:
             error = self.problem()
             for number, replies in left.items():
                 replies.put(Refused(number, error))
-
-
-def environment() -> dict[str, str]:
-    """Where the other process finds this package, and nothing of the folder that it starts in."""
-    package = str(Path(eagle_core.__file__).parent.parent)
-    paths = [package, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"}
 
 
 def open_in_worker(

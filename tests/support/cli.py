@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,9 @@ import torch
 from transformers import AutoConfig
 
 from eagle_core.heads.eagle1 import Eagle1Head, config_for_base
+
+Output = tuple[int, str, str]  # exit code, stdout, stderr
+Run = Callable[..., Output]
 
 
 def save_head(base: Path, folder: Path) -> Path:

@@ -38,6 +38,15 @@ def browser() -> Iterator[Any]:
         running.close()
 
 
+@pytest.fixture(scope="module")
+def app() -> Iterator[Any]:
+    """The app on the real default model, for all tests of a file."""
+    from tests.support.default_app import serving_default
+
+    with serving_default(SqliteHistory(None)) as running:
+        yield running
+
+
 @pytest.fixture
 def session() -> FakeSession:
     """What the app talks to; a file may say more."""

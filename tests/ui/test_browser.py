@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from eagle_core.history import SqliteHistory
+from eagle_core.ports import free_port
 from eagle_core.ui import app as ui_app
 from eagle_core.ui import launch
-from eagle_core.ui.app import free_port
 from tests.support.browser import (
     BOX,
     MARKS,
@@ -283,7 +283,8 @@ def test_loading_is_shown_and_failure_explained(browser: Any) -> None:
     page = browser.new_page()
     try:
         page.goto(app.local_url)
-        page.wait_for_selector("#notice >> text=45 of 90 MB")
+        page.wait_for_selector("#notice >> text=45.0 MB of 90.0 MB")
+        assert page.inner_text("#notice .pace") == "50%"
         page.fill(BOX, "What is said before the model is there")
         page.keyboard.press("Enter")
         page.wait_for_selector("#box .stop-button")

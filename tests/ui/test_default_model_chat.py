@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from eagle_core.history import SqliteHistory
 from tests.support.browser import (
     BOX,
     MARKS,
@@ -25,7 +24,7 @@ from tests.support.browser import (
     wait_texts,
     watch,
 )
-from tests.support.default_app import NextRequest, ask, configure, fresh, line, serving_default
+from tests.support.default_app import NextRequest, ask, configure, fresh, line
 from tests.support.page_checks import CONTRAST, UNNAMED
 
 pytestmark = [*MARKS, pytest.mark.slow]
@@ -38,12 +37,6 @@ FACTS = r"drafted at depth \d+ · node \d+ · step \d+ · draft p = (\S+) · mod
 SEA = "Tell me about the sea."
 TEA = "Write the word tea ten times."
 FRANCE = "What is the capital of France?"
-
-
-@pytest.fixture(scope="module")
-def app() -> Iterator[Any]:
-    with serving_default(SqliteHistory(None)) as running:
-        yield running
 
 
 @pytest.fixture

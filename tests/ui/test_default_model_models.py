@@ -12,20 +12,13 @@ from typing import Any
 
 import pytest
 
-from eagle_core.history import SqliteHistory
 from tests.support.browser import MARKS, load, send, settled, talk, texts, watch
-from tests.support.default_app import configure, line, serving_default
+from tests.support.default_app import configure, line
 from tests.support.page_checks import CONTRAST, UNNAMED
 
 pytestmark = [*MARKS, pytest.mark.slow]
 
 CARD = "#models [data-model='smollm2-135m']"
-
-
-@pytest.fixture(scope="module")
-def app() -> Iterator[Any]:
-    with serving_default(SqliteHistory(None)) as running:
-        yield running
 
 
 @pytest.fixture

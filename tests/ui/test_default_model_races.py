@@ -11,20 +11,13 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from eagle_core.history import SqliteHistory
 from tests.support.browser import MARKS, load, ready, send, settled, texts, watch
-from tests.support.default_app import configure, line, serving_default
+from tests.support.default_app import configure, line
 
 pytestmark = [*MARKS, pytest.mark.slow]
 
 LENT = "A comparison is using the model in another precision"
 TEXTS = "[...document.querySelectorAll('.race .text')].map(t => t.textContent)"
-
-
-@pytest.fixture(scope="module")
-def app() -> Iterator[Any]:
-    with serving_default(SqliteHistory(None)) as running:
-        yield running
 
 
 @pytest.fixture

@@ -15,10 +15,10 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from eagle_core.errors import DownloadError
-from eagle_core.events import DownloadProgress, LoadProgress
+from eagle_core.events import DownloadProgress, FileProgress, LoadProgress
 from eagle_core.history import SqliteHistory
+from eagle_core.ports import free_port
 from eagle_core.ui import page, render
-from eagle_core.ui.app import free_port
 from eagle_core.ui.backend import SessionSlot
 from eagle_core.ui.pace import FASTEST_S, SLOWEST_S, Pace, Paces, QuietBlocks
 from eagle_core.ui.pump import Pump
@@ -72,8 +72,12 @@ def test_slot_shows_bytes() -> None:
     slot = SessionSlot()
     slot._on_event(DownloadProgress("<model>", 5_000_000, 10_000_000))
     html = render.opening_html(slot.opening)
-    assert "&lt;model&gt;: 5 of 10 MB" in html
+    assert "&lt;model&gt;: 5.0 MB of 10.0 MB" in html
     assert 'value="0.500"' in html
+    assert "50%" in html
+    slot._on_event(FileProgress("unpacking", "model.gguf", 1_000_000, 4_000_000))
+    assert slot.opening.message == "Unpacking model.gguf: 1.0 MB of 4.0 MB"
+    assert slot.opening.share == 0.25
     slot._on_event(DownloadProgress("model", 5_000_000, None))
     assert slot.opening.share is None
 

@@ -17,13 +17,25 @@ MAX_FILE_LINES = 500
 # From the bottom up; a module may import only from layers below its own. Within a layer only what
 # SAME_LAYER lists. A package stands for all of its modules, which may import each other.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "_version"),
+    ("errors", "_version", "pip_fetch"),
     ("config",),
     ("stats", "differences", "rate", "session_info", "startup"),
     ("events",),
-    ("transcript", "assets", "folders", "queueing", "precision", "sizes", "templates"),
-    ("catalog", "instance"),
-    ("own_models", "fit"),
+    (
+        "transcript",
+        "assets",
+        "folders",
+        "queueing",
+        "precision",
+        "devices",
+        "progress",
+        "outputs",
+        "ports",
+        "sizes",
+        "templates",
+    ),
+    ("catalog", "instance", "toolkit"),
+    ("own_models", "fit", "wheels"),
     ("kernels", "history", "context"),
     ("tree", "sampling", "processors", "worth", "fast_layers"),
     (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,12 @@ from eagle_core.bench import gpu, random_model
 from eagle_core.bench.config import GpuConfig
 from eagle_core.bench.random_model import SHAPES, random_head
 from eagle_core.bench.random_model import random_model as make_model
-from eagle_core.cli import main
 from eagle_core.cli.bench_gpu import gpu_table
 from eagle_core.errors import ConfigError, ModelError, OutOfMemory
 from eagle_core.kernels.graphs import CaptureFailed
 from eagle_core.packing import bytes_read
 from eagle_core.target import Target
-from tests.support.cli import save_head
+from tests.support.cli import Run, save_head
 from tests.support.recorded_graphs import RecordedCapture
 from tests.support.tiny_models import save_llama
 
@@ -50,18 +48,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("eagle_core.bench.gpu_default.N_TOKENS", 6)
 
 
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    def run_command(*arguments: object) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = main([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run_command
-
-
-def test_all_parts_are_measured(run: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+def test_all_parts_are_measured(run: Run, tmp_path: Path) -> None:
     base = save_llama(tmp_path / "base")
     head = save_head(base, tmp_path / "head")
     prompts, out = tmp_path / "q.jsonl", tmp_path / "gpu.json"
@@ -96,7 +83,7 @@ def test_all_parts_are_measured(run: Callable[..., tuple[int, str, str]], tmp_pa
 
 
 def test_graphs_are_measured_beside_what_is_launched_from_python(
-    run: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(gpu, "graph_captures", lambda _: RecordedCapture)
     monkeypatch.setattr("eagle_core.kernels.graphs.SMALLEST_KEYS", 24)
@@ -128,7 +115,7 @@ def test_a_graph_that_cannot_be_is_said(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_what_is_missing_is_skipped_with_its_reason(
-    run: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def missing(quantization: str, device: str) -> None:
         raise ModelError(f"{quantization} needs bitsandbytes", hint="pip install bitsandbytes")
@@ -152,7 +139,7 @@ def test_no_part_starts_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-def test_without_a_gpu_the_next_step_is_said(run: Callable[..., tuple[int, str, str]]) -> None:
+def test_without_a_gpu_the_next_step_is_said(run: Run) -> None:
     code, out, err = run("bench", "gpu", "--json")
     assert code == 1
     assert "there is no such GPU" in err
@@ -251,7 +238,7 @@ def test_the_command_needs_no_package_that_a_lent_machine_lacks() -> None:
 
 
 @pytest.mark.gpu
-def test_on_a_real_gpu(run: Callable[..., tuple[int, str, str]]) -> None:
+def test_on_a_real_gpu(run: Run) -> None:
     code, out, err = run("bench", "gpu", "--shape", "tiny", "--json")
     assert code == 0, err
     assert json.loads(out)["bfloat16"]["graph"] is not None

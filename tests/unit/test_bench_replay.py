@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 import torch
 
+from eagle_core.bench.known import known_rows, parse_tree
 from eagle_core.bench.methods import SessionMethod
 from eagle_core.bench.prompts import Question
 from eagle_core.bench.records import BenchFile, Row
 from eagle_core.bench.replay import (
-    known_rows,
     make_drafter,
-    parse_tree,
     read_answer,
     replay_all,
     walk,

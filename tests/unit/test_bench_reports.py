@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,9 @@ from eagle_core.bench.findings import by_length, find, group_of, ms_per_step, ra
 from eagle_core.bench.records import BenchFile, BenchWriter, Row
 from eagle_core.bench.report import html_report, markdown_report, overall_table
 from eagle_core.bench.summary import rate_with_interval
-from eagle_core.cli import main
 from eagle_core.errors import ConfigError
 from eagle_core.stats import Stats
+from tests.support.cli import Run
 
 METHODS = ["none", "eagle:dynamic", "transformers", "llama.cpp:q8"]
 RATES = {"none": 10.0, "eagle:dynamic": 20.0, "transformers": 5.0, "llama.cpp:q8": 16.0}
@@ -331,21 +330,8 @@ def test_markdown_holds_the_figures() -> None:
 
 # --- the commands
 
-Output = tuple[int, str, str]
 
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., Output]:
-    def run_command(*arguments: object) -> Output:
-        capsys.readouterr()
-        code = main([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run_command
-
-
-def test_compare_within_a_file(run: Callable[..., Output], tmp_path: Path) -> None:
+def test_compare_within_a_file(run: Run, tmp_path: Path) -> None:
     path = save(bench_file(), tmp_path / "a.jsonl")
     code, out, _ = run("bench", "compare", path)
     assert code == 0
@@ -367,7 +353,7 @@ def test_compare_within_a_file(run: Callable[..., Output], tmp_path: Path) -> No
     assert "no answer by ngram" in err
 
 
-def test_compare_two_files(run: Callable[..., Output], tmp_path: Path) -> None:
+def test_compare_two_files(run: Run, tmp_path: Path) -> None:
     before = save(bench_file(), tmp_path / "a.jsonl")
     after = save(bench_file(), tmp_path / "b.jsonl")
     other = save(bench_file(model__dtype="bfloat16"), tmp_path / "c.jsonl")
@@ -389,14 +375,14 @@ def test_compare_two_files(run: Callable[..., Output], tmp_path: Path) -> None:
     assert run("bench", "compare", before, after, other)[0] == 2
 
 
-def test_nothing_to_compare_is_said(run: Callable[..., Output], tmp_path: Path) -> None:
+def test_nothing_to_compare_is_said(run: Run, tmp_path: Path) -> None:
     path = save(bench_file(methods=["none"]), tmp_path / "a.jsonl")
     code, _, err = run("bench", "compare", path)
     assert code == 1
     assert "nothing to compare" in err
 
 
-def test_report_writes_what_it_is_asked_for(run: Callable[..., Output], tmp_path: Path) -> None:
+def test_report_writes_what_it_is_asked_for(run: Run, tmp_path: Path) -> None:
     one = save(bench_file(), tmp_path / "a.jsonl")
     two = save(bench_file(model__dtype="bfloat16"), tmp_path / "b.jsonl")
     page, markdown = tmp_path / "docs" / "report.html", tmp_path / "docs" / "report.md"

@@ -228,4 +228,4 @@ def test_the_command(
     kept = last_certificate(report["base"], report["head"], report["dtype"])
     assert kept is not None
     assert json.loads(json.dumps(kept.to_dict())) == report
-    assert main([*flags, "--out", str(tmp_path / "none" / "x.json")]) == 1
+    assert main([*flags, "--out", str(out / "x.json")]) == 1

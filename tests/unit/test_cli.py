@@ -6,7 +6,6 @@ import io
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,39 +13,12 @@ import pytest
 import torch
 
 from eagle_core.catalog import CatalogEntry, HubSource
-from eagle_core.cli import doctor, generate, main
+from eagle_core.cli import doctor, generate
 from eagle_core.errors import OutOfMemory
 from eagle_core.events import Failed, Finished, LoadProgress, Span, TextDelta
 from eagle_core.session import Session
 from eagle_core.stats import Stats
-from tests.support.cli import OneAnswer, save_head
-from tests.support.tiny_models import save_llama
-
-Output = tuple[int, str, str]
-Run = Callable[..., Output]
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_llama(tmp_path_factory.mktemp("base"))
-
-
-@pytest.fixture(scope="module")
-def head(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_head(base, tmp_path_factory.mktemp("head"))
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run the command line: exit code, stdout, stderr."""
-
-    def run_command(*arguments: object) -> Output:
-        capsys.readouterr()
-        code = main([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run_command
+from tests.support.cli import OneAnswer, Run
 
 
 def last_json(stdout: str) -> Any:

@@ -28,19 +28,7 @@ from eagle_core.events import (
 )
 from eagle_core.session import Session
 from eagle_core.stats import Stats
-from tests.support.cli import OneAnswer, save_head
-from tests.support.tiny_models import save_llama
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_llama(tmp_path_factory.mktemp("base"))
-
-
-@pytest.fixture(scope="module")
-def head(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_head(base, tmp_path_factory.mktemp("head"))
-
+from tests.support.cli import OneAnswer
 
 # --- chat
 

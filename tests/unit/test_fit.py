@@ -294,9 +294,8 @@ def test_a_containers_limit_counts(tmp_path: Path, files: dict[str, str], free: 
 
 def test_layers_above_agree_on_the_numbers() -> None:
     """What fit repeats, because it may not import it."""
-    from eagle_core import engine, loading, session
+    from eagle_core import engine, session
 
     assert fit.TREE_ROOM == session.TREE_ROOM
     assert fit.CHUNK_ROWS == engine.PREFILL_CHUNK
-    assert fit.DEFAULT_CONTEXT == loading.LONGEST_DEFAULT_CONTEXT
-    assert sizes.UNKNOWN_CONTEXT == loading.LONGEST_DEFAULT_CONTEXT
+    assert sizes.UNKNOWN_CONTEXT == fit.DEFAULT_CONTEXT

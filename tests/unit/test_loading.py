@@ -222,8 +222,8 @@ def test_context_length(original: Path) -> None:
     assert loaded.context_length == 100
     with pytest.raises(ConfigError, match="at most 128"):
         load_base(LoadConfig(base=str(original), context_length=129, **F32))
-    assert loading.resolve_context(None, {"max_position_embeddings": 131_072}) == 8192
-    assert loading.resolve_context(None, {}) == 8192
+    assert sources.resolve_context(None, {"max_position_embeddings": 131_072}) == 8192
+    assert sources.resolve_context(None, {}) == 8192
 
 
 def test_a_local_gguf_is_converted_once(

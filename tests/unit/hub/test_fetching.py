@@ -20,6 +20,7 @@ from eagle_core.errors import (
 from eagle_core.events import DownloadProgress, Event, LoadProgress
 from eagle_core.hub import cache, choose_files, fetch_repo
 from eagle_core.loading import load_base
+from eagle_core.outputs import existing_parent
 from eagle_core.sources import base_folder, head_folder
 from tests.support.hub_files import WEIGHTS, names
 from tests.support.hub_server import COMMIT, HubServer, Repo
@@ -168,7 +169,7 @@ def test_the_cache_follows_the_environment(tmp_path: Path, monkeypatch: pytest.M
     assert cache.cache_dir() == tmp_path / "hub"
     monkeypatch.delenv("HF_HOME")
     assert cache.cache_dir() is None
-    assert cache.existing_parent(tmp_path / "not" / "yet") == tmp_path
+    assert existing_parent(tmp_path / "not" / "yet") == tmp_path
 
 
 def test_a_model_that_needs_its_own_code_is_refused_before_its_weights(server: HubServer) -> None:
