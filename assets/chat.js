@@ -6,7 +6,6 @@ two events, `act` for what is done at once and `answer` for what makes the model
 (() => {
   "use strict";
 
-  const NARROW = 900;
   const state = { now: {}, list: {}, send: null, shown: null, sticks: true };
   const $ = (selector, root = document) => root.querySelector(selector);
   const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
@@ -16,7 +15,7 @@ two events, `act` for what is done at once and `answer` for what makes the model
     state.send?.answer({ do: what, ...data });
   };
   const say = (text) => window.eagleChat?.say(text);
-  const isNarrow = () => innerWidth < NARROW;
+  const drawers = window.eagleDrawers;
 
   /* ------------------------------------------------------------ small parts --------------------- */
   const PATHS = {
@@ -37,6 +36,7 @@ two events, `act` for what is done at once and `answer` for what makes the model
     plus: "M8 3v10M3 8h10",
     down: "M8 3v9M4 8.500L8 12.500l4-4",
     close: "M4 4l8 8M12 4l-8 8",
+    chart: "M2.500 13.500h11M4.500 11V7.500M8 11V3M11.500 11V5.500",
   };
 
   function make(name, options = {}, ...children) {
@@ -442,6 +442,7 @@ two events, `act` for what is done at once and `answer` for what makes the model
     host.replaceChildren(
       make("div", { class: "chats-top" },
         make("button", { type: "button", id: "new-chat", title: "New chat (Ctrl+Shift+O)", on: { click: fresh } }, icon("plus"), "New chat"),
+        make("button", { type: "button", class: "tool", "data-close": "chats", "aria-label": "Close chats", title: "Close" }, icon("close")),
         search),
       make("nav", { id: "chat-list", "aria-label": "Chats" }),
       make("div", { class: "chats-bottom" },
@@ -452,23 +453,13 @@ two events, `act` for what is done at once and `answer` for what makes the model
         make("div", { class: "row" }, plain("Import", () => picker.click(), { id: "import" }), plain("Export all", () => act("export-all"), { id: "export-all" }))));
     watch(() => listed(read()));
     listed(read());
-    document.addEventListener("pointerdown", (event) => {
-      closeMenus(event.target);
-      const isOutside = !event.target.closest?.("#chats, #settings, [data-drawer], dialog, .options");
-      if (isNarrow() && isOutside) ["chats", "settings"].forEach((name) => setDrawer(name, false));
-    }, true);
-    placeDrawers();
-    matchMedia(`(max-width: ${NARROW - 1}px)`).addEventListener("change", placeDrawers);
-  }
-
-  function placeDrawers() {
-    setDrawer("chats", remembered("chats", true));
-    setDrawer("settings", remembered("settings", false));
+    document.addEventListener("pointerdown", (event) => closeMenus(event.target), true);
+    drawers.arrange();
   }
 
   function fresh() {
     act("new");
-    closeOnPhone();
+    drawers.closeOver();
     $("#box textarea")?.focus();
   }
 
@@ -500,7 +491,7 @@ two events, `act` for what is done at once and `answer` for what makes the model
     const open = make("button", { type: "button", class: "open", title: item.title, "aria-current": item.id === current ? "true" : null, on: {
       click: () => {
         act("open", { chat: item.id, message: item.message });
-        closeOnPhone();
+        drawers.closeOver();
       },
     } }, make("span", { class: "name", text: item.title }),
     item.snippet && make("span", { class: "snippet", text: item.snippet }),
@@ -601,29 +592,13 @@ two events, `act` for what is done at once and `answer` for what makes the model
     }
   }
 
-  const remembered = (name, usual) => !isNarrow() && (stored(`eagle-${name}`) ?? String(usual)) === "true";
-
-  function setDrawer(name, isOpen, isChoice = false) {
-    document.body.dataset[name] = isOpen ? "open" : "closed";
-    const button = $(`[data-drawer="${name}"]`);
-    button?.setAttribute("aria-expanded", String(isOpen));
-    if (isOpen && isNarrow()) {
-      const other = name === "chats" ? "settings" : "chats";
-      document.body.dataset[other] = "closed";
-      $(`[data-drawer="${other}"]`)?.setAttribute("aria-expanded", "false");
-    }
-    if (isChoice && !isNarrow()) store(`eagle-${name}`, isOpen);
-  }
-
-  const toggle = (name) => setDrawer(name, document.body.dataset[name] !== "open", true);
-  const closeOnPhone = () => isNarrow() && setDrawer("chats", false);
-
   function bar(root) {
     for (const button of $$("[data-drawer]", root)) {
-      button.append(icon(button.dataset.drawer === "chats" ? "list" : "gear"));
+      button.append(icon({ chats: "list", settings: "gear", details: "chart" }[button.dataset.drawer]));
       button.setAttribute("aria-expanded", String(document.body.dataset[button.dataset.drawer] === "open"));
-      button.addEventListener("click", () => toggle(button.dataset.drawer));
+      button.addEventListener("click", () => drawers.toggle(button.dataset.drawer));
     }
+    for (const button of $$("[data-close]", root)) button.append(icon("close"));
     const theme = $("[data-theme]", root);
     theme?.append(icon("half"));
     theme?.addEventListener("click", () => {
@@ -686,16 +661,17 @@ two events, `act` for what is done at once and `answer` for what makes the model
     let run = null;
     if (key === "Escape") {
       closeMenus(null);
-      if (isNarrow()) ["chats", "settings"].forEach((name) => setDrawer(name, false));
+      if (!drawers.closeOver()) return;
+      event.stopPropagation(); // the answer goes on
       return;
     }
     if (hasControl && event.shiftKey && key.toLowerCase() === "o") run = fresh;
     else if (hasControl && !event.shiftKey && key.toLowerCase() === "k") run = () => {
-      setDrawer("chats", true);
+      drawers.set("chats", true);
       $("#search")?.focus();
     };
-    else if (hasControl && !event.shiftKey && key.toLowerCase() === "b") run = () => toggle("chats");
-    else if (hasControl && key === ",") run = () => toggle("settings");
+    else if (hasControl && !event.shiftKey && key.toLowerCase() === "b") run = () => drawers.toggle("chats");
+    else if (hasControl && key === ",") run = () => drawers.toggle("settings");
     else if (hasControl && key === "Enter" && isBoxEmpty && isFree) run = () => answer("regenerate", { message: last.id });
     else if (event.altKey && key === "Enter" && isFree && last.role === "assistant") run = () => answer("continue", { message: last.id });
     else if (key === "ArrowUp" && event.target === box && isBoxEmpty && isFree) run = editLast;

@@ -64,8 +64,11 @@ def build_chat(
         elem_id="chats",
     )  # fmt: skip
     with gr.Column(elem_id="settings"):
+        panel_top("settings", "Settings", "They apply to the next message.")
         panel = build_controls()
-        gr.Markdown("Settings apply to the next message.", elem_classes="muted")
+    with gr.Column(elem_id="details"):
+        panel_top("details", "Details", "Figures of the latest answer.")
+        details = gr.HTML(render.details_html(None))
     with gr.Column(elem_id="main"):
         header = top(session)
         gr.HTML(
@@ -84,8 +87,6 @@ def build_chat(
             {}, html_template='<div class="composer"></div>', js_on_load=ON_COMPOSER, apply_default_css=False,
             elem_id="composer",
         )  # fmt: skip
-        with gr.Accordion("Details", open=False, elem_id="details"):
-            details = gr.HTML(render.details_html(None))
         channel = gr.HTML(
             render.empty_channel(0), html_template='<i class="channel" hidden></i>',
             js_on_load=ON_CHANNEL, elem_id="channel",
@@ -151,6 +152,16 @@ def top(session: ChatSession | None) -> gr.HTML:
     return header
 
 
+def panel_top(name: str, title: str, about: str) -> None:
+    """The first line of a panel on the right: what it is, and its own way to close it."""
+    line = (
+        f'<div class="panel-top"><h2>{title}</h2><button type="button" class="tool" '
+        f'data-close="{name}" aria-label="Close {title.lower()}" title="Close"></button></div>'
+        f'<p class="muted">{about}</p>'
+    )
+    gr.HTML(html_template=line, js_on_load=ON_BAR, apply_default_css=False)
+
+
 def pick_example(picked: gr.SelectData) -> str:
     """The text of the example that was clicked."""
     return str(picked.value["text"])
@@ -205,12 +216,14 @@ def chats_switch() -> str:
 
 
 def page_switches() -> str:
-    """Settings, light and dark, help."""
+    """Light and dark, help, and the panels on the right."""
     return (
         '<div class="bar">'
         '<button type="button" data-theme aria-label="Light or dark" title="Light or dark"></button>'
         '<button type="button" data-help aria-label="Keyboard shortcuts" '
         'title="Keyboard shortcuts (?)"></button>'
+        '<button type="button" data-drawer="details" aria-controls="details" '
+        'aria-expanded="false" aria-label="Details" title="Details of the latest answer"></button>'
         '<button type="button" data-drawer="settings" aria-controls="settings" '
         'aria-expanded="false" aria-label="Settings" title="Settings (Ctrl+,)"></button></div>'
     )

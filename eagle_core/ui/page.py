@@ -43,6 +43,7 @@ SCRIPTS = (
     "color.js",
     "tokens.js",
     "overlay.js",
+    "drawers.js",
     "chat.js",
     "links.js",
     "race_plot.js",
