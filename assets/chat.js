@@ -16,6 +16,7 @@ two events, `act` for what is done at once and `answer` for what makes the model
   };
   const say = (text) => window.eagleChat?.say(text);
   const drawers = window.eagleDrawers;
+  const found = window.eagleFound;
 
   /* ------------------------------------------------------------ small parts --------------------- */
   const PATHS = {
@@ -113,6 +114,7 @@ two events, `act` for what is done at once and `answer` for what makes the model
       isQueued = false;
       decorate();
       follow();
+      showFound();
     });
   }
 
@@ -262,6 +264,24 @@ two events, `act` for what is done at once and `answer` for what makes the model
     if (button) button.hidden = state.sticks || !rows().length;
   }
 
+  function showFound() {
+    /* Mark the message that a search found; bring it into sight until the reader does something else. */
+    const { hit } = state;
+    const index = hit ? turns().findIndex((turn) => turn.id === hit.message) : -1;
+    const row = rows().length === turns().length ? rows()[index] : null;
+    for (const other of $$("#chat .message-row.found")) other.classList.toggle("found", other === row);
+    row?.classList.add("found");
+    const word = found.paint(row && $(".message", row), hit?.query || "");
+    const place = log();
+    if (!row || !hit.isSought) return;
+    const top = (word || row).getBoundingClientRect().top - place.getBoundingClientRect().top;
+    place.scrollTop += top - place.clientHeight / 4;
+  }
+
+  function letGo() {
+    if (state.hit) state.hit.isSought = false;
+  }
+
   function onScroll(event) {
     /* Only the reader scrolls up; growth of the text never does. Reaching the end follows again. */
     const place = event.target;
@@ -302,6 +322,7 @@ two events, `act` for what is done at once and `answer` for what makes the model
     watch(() => take(read()));
     when("#chat", (place) => new MutationObserver(schedule).observe(place, { childList: true, characterData: true, subtree: true }));
     document.addEventListener("scroll", onScroll, true);
+    for (const name of ["wheel", "touchmove", "pointerdown", "keydown"]) document.addEventListener(name, letGo, { capture: true, passive: true });
     for (const name of ["change", "input"]) $("#settings")?.addEventListener(name, settingsChanged);
     document.addEventListener("visibilitychange", () => document.hidden || act("look"));
     restoreSettings();
@@ -335,12 +356,15 @@ two events, `act` for what is done at once and `answer` for what makes the model
 
   function take(value) {
     if (!value || value.chat === undefined) return;
+    if (value.turns.length > turns().length && state.shown === value.chat) state.hit = null; // the chat goes on
     state.now = { ...value, turns: value.turns.map((turn) => ({ ...turn, key: JSON.stringify(turn) })) };
     if (value.is_private || !value.id) sessionStorage.removeItem("eagle-chat");
     else sessionStorage.setItem("eagle-chat", value.id);
     if (state.shown !== value.chat) {
       state.shown = value.chat;
-      state.sticks = true;
+      const isHit = value.turns.some((turn) => turn.id === state.hit?.message);
+      if (!isHit) state.hit = null;
+      state.sticks = !isHit;
       let prompt = "";
       const past = [];
       for (const turn of value.turns) {
@@ -425,12 +449,27 @@ two events, `act` for what is done at once and `answer` for what makes the model
   function chats(root, read, watch) {
     const host = $(".chats", root) || root;
     let pending = 0;
-    const search = make("input", { type: "search", placeholder: "Search chats", "aria-label": "Search chats", id: "search", on: {
+    const search = make("input", { type: "search", placeholder: "Search chats", "aria-label": "Search chats", id: "search", maxlength: 500, on: {
       input: () => {
         clearTimeout(pending);
-        pending = setTimeout(() => act("search", { query: search.value }), 180);
+        pending = setTimeout(look, 180);
+      },
+      keydown: (event) => {
+        if (event.isComposing) return;
+        if (event.key === "ArrowDown") $("#chat-list .open")?.focus();
+        else if (event.key !== "Enter" || !search.value.trim()) return;
+        else if (state.list.query === search.value) openFirst();
+        else {
+          state.entered = search.value;
+          look();
+        }
+        event.preventDefault();
       },
     } });
+    const look = () => {
+      clearTimeout(pending);
+      act("search", { query: search.value });
+    };
     const picker = make("input", { type: "file", accept: ".json,.md,.markdown", hidden: true, id: "import-file", on: {
       change: async () => {
         const [file] = picker.files;
@@ -444,7 +483,7 @@ two events, `act` for what is done at once and `answer` for what makes the model
         make("button", { type: "button", id: "new-chat", title: "New chat (Ctrl+Shift+O)", on: { click: fresh } }, icon("plus"), "New chat"),
         make("button", { type: "button", class: "tool", "data-close": "chats", "aria-label": "Close chats", title: "Close" }, icon("close")),
         search),
-      make("nav", { id: "chat-list", "aria-label": "Chats" }),
+      make("nav", { id: "chat-list", "aria-label": "Chats", on: { keydown: walkList } }),
       make("div", { class: "chats-bottom" },
         make("label", { class: "switch", title: "A private chat is written nowhere and ends with this page" },
           make("input", { type: "checkbox", id: "private-switch", on: { change: (event) => act("private", { is_on: event.target.checked }) } }),
@@ -457,6 +496,26 @@ two events, `act` for what is done at once and `answer` for what makes the model
     drawers.arrange();
   }
 
+  function walkList(event) {
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (!step || !event.target.matches(".open")) return;
+    const all = $$("#chat-list .open");
+    const next = all.indexOf(event.target) + step;
+    (next < 0 ? $("#search") : all[next])?.focus();
+    event.preventDefault();
+  }
+
+  function open(item) {
+    state.hit = item.message ? { message: item.message, query: state.list.query, isSought: true } : null;
+    act("open", { chat: item.id, message: item.message });
+    drawers.closeOver();
+  }
+
+  function openFirst() {
+    const [item] = state.list.items;
+    if (item) open(item);
+  }
+
   function fresh() {
     act("new");
     drawers.closeOver();
@@ -465,6 +524,7 @@ two events, `act` for what is done at once and `answer` for what makes the model
 
   function listed(value) {
     if (!value || !value.items) return;
+    const isNewSearch = value.query !== (state.list.query ?? "");
     const isNewDownload = value.download && value.download !== state.list.download;
     state.list = value;
     if (value.kept) keepHere(value.kept);
@@ -485,17 +545,22 @@ two events, `act` for what is done at once and `answer` for what makes the model
     if (!parts.length) parts.push(make("p", { class: "muted", text: value.query ? "No chat holds these words." : `Your chats appear here. ${value.is_kept ? "They stay on this machine." : value.kept ? "This browser keeps them, nobody else." : "They end with this page: export what matters."}` }));
     list.replaceChildren(...parts);
     if (focused) $(`#chat-list [data-id="${focused}"] .open`)?.focus();
+    if (!isNewSearch) return;
+    const n = value.items.length + value.n_more;
+    if (value.query) say(n === 1 ? "1 chat found" : `${n || "No"} chats found`);
+    else state.hit = null;
+    if (value.query && value.query === state.entered) openFirst();
+    state.entered = null;
+    schedule();
   }
 
   function entry(item, current) {
-    const open = make("button", { type: "button", class: "open", title: item.title, "aria-current": item.id === current ? "true" : null, on: {
-      click: () => {
-        act("open", { chat: item.id, message: item.message });
-        drawers.closeOver();
-      },
-    } }, make("span", { class: "name", text: item.title }),
-    item.snippet && make("span", { class: "snippet", text: item.snippet }),
-    item.tags.length > 0 && make("span", { class: "tags" }, ...item.tags.map((tag) => make("span", { class: "tag", text: tag }))));
+    const shown = item.found ?? { title: [item.title], snippet: [item.snippet], tags: item.tags.map((tag) => [tag]) };
+    const text = (name, parts) => found.fill(make("span", { class: name }), parts);
+    const opener = make("button", { type: "button", class: "open", title: item.title, "aria-current": item.id === current ? "true" : null, on: { click: () => open(item) } },
+      text("name", shown.title),
+      item.snippet && text("snippet", shown.snippet),
+      item.tags.length > 0 && make("span", { class: "tags" }, ...shown.tags.map((tag) => text("tag", tag))));
     const choice = (text, run) => make("button", { type: "button", role: "menuitem", text, on: { click: () => {
       closeMenus(null);
       run();
@@ -532,7 +597,7 @@ two events, `act` for what is done at once and `answer` for what makes the model
       all[(all.indexOf(document.activeElement) + step + all.length) % all.length].focus();
       event.preventDefault();
     });
-    return make("li", { "data-id": item.id }, open, menu);
+    return make("li", { "data-id": item.id }, opener, menu);
   }
 
   function closeMenus(target) {

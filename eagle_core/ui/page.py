@@ -44,6 +44,7 @@ SCRIPTS = (
     "tokens.js",
     "overlay.js",
     "drawers.js",
+    "found.js",
     "chat.js",
     "links.js",
     "race_plot.js",
