@@ -11,7 +11,7 @@ from eagle_core.ui.actions import Actions
 from eagle_core.ui.backend import ChatSession, SessionSlot
 from eagle_core.ui.controls import Panel, build_controls
 from eagle_core.ui.handlers import EXAMPLES, Handlers, header_of
-from eagle_core.ui.models_page import ModelsHandlers
+from eagle_core.ui.model_actions import ModelsHandlers
 from eagle_core.ui.proposal import ProposalHandlers, build_proposal
 from eagle_core.ui.rooms import Rooms
 from eagle_core.ui.shared import Limits

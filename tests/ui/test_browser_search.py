@@ -1,4 +1,4 @@
-"""Searching the chats: marked words, keys that walk the hits, the message in sight. Run with ``-m browser``."""
+"""Searching the chats: marked words, keys that walk the hits, the message in sight. For ``-m browser``."""
 
 from __future__ import annotations
 
@@ -86,7 +86,9 @@ def test_the_message_that_matched_is_brought_into_sight(
     page.press("#search", "Enter")
     page.wait_for_selector("#chat .message-row.found")
     page.wait_for_function("document.body.dataset.chats === 'closed'")
-    page.wait_for_function(IN_SIGHT, arg="#chat .message-row.found .turn")  # its end, where the word is
+    page.wait_for_function(
+        IN_SIGHT, arg="#chat .message-row.found .turn"
+    )  # its end, where the word is
     assert "heron" in page.inner_text("#chat .message-row.found")
     assert page.locator("#chat .message-row.found").count() == 1
     page.locator("#chat [role=log]").hover()

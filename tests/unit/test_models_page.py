@@ -22,8 +22,9 @@ from eagle_core.events import DownloadProgress, LoadProgress
 from eagle_core.fit import Machine
 from eagle_core.overview import load_config
 from eagle_core.ui.backend import SessionSlot
+from eagle_core.ui.model_actions import ModelsHandlers
 from eagle_core.ui.model_cards import card_html, rows_html, work_html
-from eagle_core.ui.models_page import ModelsHandlers, precision_choice
+from eagle_core.ui.precision_choice import precision_choice
 from eagle_core.work import Work
 from tests.support.fake_session import FakeSession
 from tests.support.hub_server import HubServer
