@@ -17,7 +17,7 @@ from eagle_core import catalog, hub, models
 from eagle_core.config import LoadConfig
 from eagle_core.errors import BadToken, EagleError, GatedRepo
 from eagle_core.fit import Fit, Machine
-from eagle_core.overview import catalogue, load_config, look_up
+from eagle_core.overview import Row, catalogue, load_config, look_up
 from eagle_core.ui.backend import OnEvent, SessionSlot
 from eagle_core.ui.fetching import need_network, pull
 from eagle_core.ui.frames import error_notice
@@ -133,7 +133,7 @@ class ModelsHandlers:
             case "check":
                 return self.check(name, head)
             case "choose":
-                return self.choose(name)
+                return self.choose(name, head)
             case "delete":
                 return self.delete(name, head)
             case "cancel":
@@ -142,15 +142,19 @@ class ModelsHandlers:
             case _:
                 return View().updates()
 
-    def choose(self, name: str) -> list[Any]:
-        """Put a known pair into the form, with the precisions that it can be loaded in."""
+    def choose(self, name: str, head: str | None = None) -> list[Any]:
+        """Put a pair into the form, with the precisions that it can be loaded in."""
         try:
-            entry, machine = catalog.find(name), self.model.machine()
-            row = next(row for row in catalogue(machine) if row.entry.name == entry.name)
+            machine = self.model.machine()
+            if head is None and catalog.lookup(name) is not None:
+                entry = catalog.find(name)
+                row = next(row for row in catalogue(machine) if row.entry.name == entry.name)
+            else:
+                row = look_up(name, head, machine)
         except EagleError as error:
-            return View(notice=error_notice(error)).updates()
-        form = precision_choice(row, machine)
-        return View(notice=NOTHING, name=name, head=NOTHING, precision=form).updates()
+            return View(notice=explained(error)).updates()
+        form = self._precisions(row, machine)
+        return View(notice=NOTHING, name=name, head=head or NOTHING, precision=form).updates()
 
     def check(self, name: str, head: str | None) -> list[Any]:
         """Look any pair up: is it there, does it fit, in which precision."""
@@ -161,8 +165,8 @@ class ModelsHandlers:
             row = look_up(name.strip(), own(head), machine)
         except EagleError as error:
             return View(notice=explained(error), card=NOTHING).updates()
-        card = card_html(row, head=own(head), can_change=self.can_change)
-        return View(notice=NOTHING, card=card, precision=precision_choice(row, machine)).updates()
+        card = card_html(row, own(head), self.model.now(), self.can_change)
+        return View(notice=NOTHING, card=card, precision=self._precisions(row, machine)).updates()
 
     def fetch(self, name: str, head: str | None) -> list[Any]:
         """Start to download a pair, or go on with it."""
@@ -192,6 +196,12 @@ class ModelsHandlers:
         except EagleError as error:
             return View(notice=explained(error)).updates()
         chosen = precision or (fit.precision if fit is not None else AUTO)
+        now = self.model.now()
+        if now is not None and now.is_pair(entry) and chosen == now.precision:
+            said = f"{name} is in use, in {chosen}."
+            return View(
+                notice=notice_html("info", said, "Choose another precision to load it anew.")
+            ).updates()
         config = load_config(name.strip(), own(head), chosen, machine, fit, self.settings)
 
         def run(on_event: OnEvent, cancel: threading.Event) -> str:
@@ -209,14 +219,14 @@ class ModelsHandlers:
         """Take what was fetched of a pair off this machine; not of the one in use."""
         if refused := self._refusal(name):
             return refused
-        session = self.slot.session
         if self.work.state.is_running:
             return View(notice=notice_html("info", BUSY)).updates()
-        if self.slot.is_opening or (session is not None and session.info.base == name):
-            hint = "Load another model first."
-            return View(notice=notice_html("info", f"{name} is in use.", hint)).updates()
         try:
-            removed = models.remove(models.resolve(name, own(head)))
+            entry, now = models.resolve(name, own(head)), self.model.now()
+            if self.slot.is_opening or (now is not None and now.needs_files_of(entry)):
+                hint = "Load another model first."
+                return View(notice=notice_html("info", f"{name} is in use.", hint)).updates()
+            removed = models.remove(entry)
         except EagleError as error:
             return View(notice=error_notice(error)).updates()
         text = f"{size_text(removed.n_bytes)} of {name} were deleted."
@@ -277,10 +287,13 @@ class ModelsHandlers:
         timer = gr.update(active=True)
         return View(notice=NOTHING, work=work_html(self.work.state), timer=timer).updates()
 
+    def _precisions(self, row: Row, machine: Machine) -> Any:
+        now = self.model.now()
+        used = now.precision if now is not None and now.is_pair(row.entry) else None
+        return precision_choice(row, machine, used)
+
     def _rows(self) -> tuple[str, str]:
-        session = self.slot.session
-        in_use = session.info.base if session is not None else ""
-        return rows_html(catalogue(self.model.machine()), in_use, self.can_change)
+        return rows_html(catalogue(self.model.machine()), self.model.now(), self.can_change)
 
     def _loaded(self) -> View:
         """What is in use, and whether it needs a template."""

@@ -6,13 +6,15 @@ import threading
 import time
 from collections.abc import Callable
 
+from eagle_core import models
 from eagle_core.catalog import CatalogEntry
 from eagle_core.config import LoadConfig
-from eagle_core.errors import Cancelled
+from eagle_core.errors import Cancelled, EagleError
 from eagle_core.events import LoadProgress
 from eagle_core.fit import Machine
 from eagle_core.machine import this_machine
-from eagle_core.overview import fits_beside, with_freed
+from eagle_core.overview import InUse, fits_beside, with_freed
+from eagle_core.relay import precision_of
 from eagle_core.ui.backend import ChatSession, KnowsMachine, OnEvent, SessionSlot
 
 POLL_S = 0.1
@@ -32,6 +34,18 @@ class ModelInUse:
     ) -> None:
         self.slot = slot
         self._is_busy, self._open_model = is_busy, open_model
+
+    def now(self) -> InUse | None:
+        """What answers now; None while nothing does, or when its files are no longer there."""
+        session, config = self.slot.session, self.slot.config
+        if session is None:
+            return None
+        info = session.info
+        head = config.head if config is not None and config.base == info.base else None
+        try:
+            return InUse(models.resolve(info.base, head), precision_of(info))
+        except EagleError:
+            return None
 
     def machine(self) -> Machine:
         """This machine as it is once the model in use is let go."""

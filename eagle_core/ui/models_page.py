@@ -8,7 +8,7 @@ import gradio as gr
 
 from eagle_core import templates
 from eagle_core.ui.model_actions import ModelsHandlers
-from eagle_core.ui.precision_choice import AUTO
+from eagle_core.ui.precision_choice import AUTO, INFO
 
 POLL_S = 0.5
 PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
@@ -80,7 +80,7 @@ def build_form() -> tuple[Any, Any, Any, list[Any]]:
         )  # fmt: skip
         precision = gr.Dropdown(
             [("Automatic", AUTO)], value=AUTO, label="Precision", elem_id="model-precision",
-            info="Check or Choose shows what fits.",
+            info=INFO,
         )  # fmt: skip
     with gr.Row(elem_classes="go"):
         check = gr.Button("Check", elem_id="model-check")
