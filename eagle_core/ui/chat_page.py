@@ -241,7 +241,8 @@ def view_switch() -> str:
         '<div class="legend" aria-label="Legend">'
         '<span class="key"><i class="swatch drafted"></i>drafted <b data-count="d">0</b></span>'
         '<span class="key"><i class="swatch"></i>model <b data-count="t">0</b></span></div>'
-        '<label class="switch"><input type="checkbox" data-colors checked> Color drafted words</label>'
+        '<label class="switch"><input type="checkbox" data-colors checked '
+        'aria-label="Color drafted words"><span>Color<span class="more"> drafted words</span></span></label>'
         '<span class="plain-note" hidden></span>'
         '<span class="say" role="status" aria-live="polite"></span></div>'
     )

@@ -122,7 +122,7 @@ def buttons_html(row: Row, head: str | None, in_use: InUse | None) -> str:
     if is_now:
         found.append(("choose", "Another precision", ""))
     elif head is None and catalog.lookup(entry.name) is not None:
-        found.append(("choose", "Choose precision", ""))
+        found.append(("choose", "Precision", ""))
     if row.disk_bytes:
         found.append(("delete", "Delete", ask))
     attributes = f'data-name="{escape(entry.name)}" data-head="{escape(head or "")}"'
