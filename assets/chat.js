@@ -692,7 +692,7 @@ two events, `act` for what is done at once and `answer` for what makes the model
     ["↑", "Edit your last message (message box empty)"],
     ["← →", "Versions of the last answer (outside text fields)"],
     ["Ctrl+Shift+O", "New chat"],
-    ["Ctrl+K", "Search chats"],
+    ["Ctrl+K", "Search chats; then Enter opens the first, ↓ ↑ walk the list"],
     ["Ctrl+B", "Show or hide the chats"],
     ["Ctrl+,", "Show or hide the settings"],
     ["/", "Go to the message box (outside text fields)"],
