@@ -6,7 +6,6 @@ two events, `act` for what is done at once and `answer` for what makes the model
 (() => {
   "use strict";
 
-  const NARROW = 900;
   const state = { now: {}, list: {}, send: null, shown: null, sticks: true };
   const $ = (selector, root = document) => root.querySelector(selector);
   const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
@@ -16,7 +15,8 @@ two events, `act` for what is done at once and `answer` for what makes the model
     state.send?.answer({ do: what, ...data });
   };
   const say = (text) => window.eagleChat?.say(text);
-  const isNarrow = () => innerWidth < NARROW;
+  const drawers = window.eagleDrawers;
+  const found = window.eagleFound;
 
   /* ------------------------------------------------------------ small parts --------------------- */
   const PATHS = {
@@ -37,6 +37,7 @@ two events, `act` for what is done at once and `answer` for what makes the model
     plus: "M8 3v10M3 8h10",
     down: "M8 3v9M4 8.500L8 12.500l4-4",
     close: "M4 4l8 8M12 4l-8 8",
+    chart: "M2.500 13.500h11M4.500 11V7.500M8 11V3M11.500 11V5.500",
   };
 
   function make(name, options = {}, ...children) {
@@ -113,6 +114,7 @@ two events, `act` for what is done at once and `answer` for what makes the model
       isQueued = false;
       decorate();
       follow();
+      showFound();
     });
   }
 
@@ -262,6 +264,24 @@ two events, `act` for what is done at once and `answer` for what makes the model
     if (button) button.hidden = state.sticks || !rows().length;
   }
 
+  function showFound() {
+    /* Mark the message that a search found; bring it into sight until the reader does something else. */
+    const { hit } = state;
+    const index = hit ? turns().findIndex((turn) => turn.id === hit.message) : -1;
+    const row = rows().length === turns().length ? rows()[index] : null;
+    for (const other of $$("#chat .message-row.found")) other.classList.toggle("found", other === row);
+    row?.classList.add("found");
+    const word = found.paint(row && $(".message", row), hit?.query || "");
+    const place = log();
+    if (!row || !hit.isSought) return;
+    const top = (word || row).getBoundingClientRect().top - place.getBoundingClientRect().top;
+    place.scrollTop += top - place.clientHeight / 4;
+  }
+
+  function letGo() {
+    if (state.hit) state.hit.isSought = false;
+  }
+
   function onScroll(event) {
     /* Only the reader scrolls up; growth of the text never does. Reaching the end follows again. */
     const place = event.target;
@@ -302,6 +322,7 @@ two events, `act` for what is done at once and `answer` for what makes the model
     watch(() => take(read()));
     when("#chat", (place) => new MutationObserver(schedule).observe(place, { childList: true, characterData: true, subtree: true }));
     document.addEventListener("scroll", onScroll, true);
+    for (const name of ["wheel", "touchmove", "pointerdown", "keydown"]) document.addEventListener(name, letGo, { capture: true, passive: true });
     for (const name of ["change", "input"]) $("#settings")?.addEventListener(name, settingsChanged);
     document.addEventListener("visibilitychange", () => document.hidden || act("look"));
     restoreSettings();
@@ -335,12 +356,15 @@ two events, `act` for what is done at once and `answer` for what makes the model
 
   function take(value) {
     if (!value || value.chat === undefined) return;
+    if (value.turns.length > turns().length && state.shown === value.chat) state.hit = null; // the chat goes on
     state.now = { ...value, turns: value.turns.map((turn) => ({ ...turn, key: JSON.stringify(turn) })) };
     if (value.is_private || !value.id) sessionStorage.removeItem("eagle-chat");
     else sessionStorage.setItem("eagle-chat", value.id);
     if (state.shown !== value.chat) {
       state.shown = value.chat;
-      state.sticks = true;
+      const isHit = value.turns.some((turn) => turn.id === state.hit?.message);
+      if (!isHit) state.hit = null;
+      state.sticks = !isHit;
       let prompt = "";
       const past = [];
       for (const turn of value.turns) {
@@ -425,12 +449,27 @@ two events, `act` for what is done at once and `answer` for what makes the model
   function chats(root, read, watch) {
     const host = $(".chats", root) || root;
     let pending = 0;
-    const search = make("input", { type: "search", placeholder: "Search chats", "aria-label": "Search chats", id: "search", on: {
+    const search = make("input", { type: "search", placeholder: "Search chats", "aria-label": "Search chats", id: "search", maxlength: 500, on: {
       input: () => {
         clearTimeout(pending);
-        pending = setTimeout(() => act("search", { query: search.value }), 180);
+        pending = setTimeout(look, 180);
+      },
+      keydown: (event) => {
+        if (event.isComposing) return;
+        if (event.key === "ArrowDown") $("#chat-list .open")?.focus();
+        else if (event.key !== "Enter" || !search.value.trim()) return;
+        else if (state.list.query === search.value) openFirst();
+        else {
+          state.entered = search.value;
+          look();
+        }
+        event.preventDefault();
       },
     } });
+    const look = () => {
+      clearTimeout(pending);
+      act("search", { query: search.value });
+    };
     const picker = make("input", { type: "file", accept: ".json,.md,.markdown", hidden: true, id: "import-file", on: {
       change: async () => {
         const [file] = picker.files;
@@ -442,8 +481,9 @@ two events, `act` for what is done at once and `answer` for what makes the model
     host.replaceChildren(
       make("div", { class: "chats-top" },
         make("button", { type: "button", id: "new-chat", title: "New chat (Ctrl+Shift+O)", on: { click: fresh } }, icon("plus"), "New chat"),
+        make("button", { type: "button", class: "tool", "data-close": "chats", "aria-label": "Close chats", title: "Close" }, icon("close")),
         search),
-      make("nav", { id: "chat-list", "aria-label": "Chats" }),
+      make("nav", { id: "chat-list", "aria-label": "Chats", on: { keydown: walkList } }),
       make("div", { class: "chats-bottom" },
         make("label", { class: "switch", title: "A private chat is written nowhere and ends with this page" },
           make("input", { type: "checkbox", id: "private-switch", on: { change: (event) => act("private", { is_on: event.target.checked }) } }),
@@ -452,28 +492,39 @@ two events, `act` for what is done at once and `answer` for what makes the model
         make("div", { class: "row" }, plain("Import", () => picker.click(), { id: "import" }), plain("Export all", () => act("export-all"), { id: "export-all" }))));
     watch(() => listed(read()));
     listed(read());
-    document.addEventListener("pointerdown", (event) => {
-      closeMenus(event.target);
-      const isOutside = !event.target.closest?.("#chats, #settings, [data-drawer], dialog, .options");
-      if (isNarrow() && isOutside) ["chats", "settings"].forEach((name) => setDrawer(name, false));
-    }, true);
-    placeDrawers();
-    matchMedia(`(max-width: ${NARROW - 1}px)`).addEventListener("change", placeDrawers);
+    document.addEventListener("pointerdown", (event) => closeMenus(event.target), true);
+    drawers.arrange();
   }
 
-  function placeDrawers() {
-    setDrawer("chats", remembered("chats", true));
-    setDrawer("settings", remembered("settings", false));
+  function walkList(event) {
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (!step || !event.target.matches(".open")) return;
+    const all = $$("#chat-list .open");
+    const next = all.indexOf(event.target) + step;
+    (next < 0 ? $("#search") : all[next])?.focus();
+    event.preventDefault();
+  }
+
+  function open(item) {
+    state.hit = item.message ? { message: item.message, query: state.list.query, isSought: true } : null;
+    act("open", { chat: item.id, message: item.message });
+    drawers.closeOver();
+  }
+
+  function openFirst() {
+    const [item] = state.list.items;
+    if (item) open(item);
   }
 
   function fresh() {
     act("new");
-    closeOnPhone();
+    drawers.closeOver();
     $("#box textarea")?.focus();
   }
 
   function listed(value) {
     if (!value || !value.items) return;
+    const isNewSearch = value.query !== (state.list.query ?? "");
     const isNewDownload = value.download && value.download !== state.list.download;
     state.list = value;
     if (value.kept) keepHere(value.kept);
@@ -494,17 +545,22 @@ two events, `act` for what is done at once and `answer` for what makes the model
     if (!parts.length) parts.push(make("p", { class: "muted", text: value.query ? "No chat holds these words." : `Your chats appear here. ${value.is_kept ? "They stay on this machine." : value.kept ? "This browser keeps them, nobody else." : "They end with this page: export what matters."}` }));
     list.replaceChildren(...parts);
     if (focused) $(`#chat-list [data-id="${focused}"] .open`)?.focus();
+    if (!isNewSearch) return;
+    const n = value.items.length + value.n_more;
+    if (value.query) say(n === 1 ? "1 chat found" : `${n || "No"} chats found`);
+    else state.hit = null;
+    if (value.query && value.query === state.entered) openFirst();
+    state.entered = null;
+    schedule();
   }
 
   function entry(item, current) {
-    const open = make("button", { type: "button", class: "open", title: item.title, "aria-current": item.id === current ? "true" : null, on: {
-      click: () => {
-        act("open", { chat: item.id, message: item.message });
-        closeOnPhone();
-      },
-    } }, make("span", { class: "name", text: item.title }),
-    item.snippet && make("span", { class: "snippet", text: item.snippet }),
-    item.tags.length > 0 && make("span", { class: "tags" }, ...item.tags.map((tag) => make("span", { class: "tag", text: tag }))));
+    const shown = item.found ?? { title: [item.title], snippet: [item.snippet], tags: item.tags.map((tag) => [tag]) };
+    const text = (name, parts) => found.fill(make("span", { class: name }), parts);
+    const opener = make("button", { type: "button", class: "open", title: item.title, "aria-current": item.id === current ? "true" : null, on: { click: () => open(item) } },
+      text("name", shown.title),
+      item.snippet && text("snippet", shown.snippet),
+      item.tags.length > 0 && make("span", { class: "tags" }, ...shown.tags.map((tag) => text("tag", tag))));
     const choice = (text, run) => make("button", { type: "button", role: "menuitem", text, on: { click: () => {
       closeMenus(null);
       run();
@@ -541,7 +597,7 @@ two events, `act` for what is done at once and `answer` for what makes the model
       all[(all.indexOf(document.activeElement) + step + all.length) % all.length].focus();
       event.preventDefault();
     });
-    return make("li", { "data-id": item.id }, open, menu);
+    return make("li", { "data-id": item.id }, opener, menu);
   }
 
   function closeMenus(target) {
@@ -601,29 +657,13 @@ two events, `act` for what is done at once and `answer` for what makes the model
     }
   }
 
-  const remembered = (name, usual) => !isNarrow() && (stored(`eagle-${name}`) ?? String(usual)) === "true";
-
-  function setDrawer(name, isOpen, isChoice = false) {
-    document.body.dataset[name] = isOpen ? "open" : "closed";
-    const button = $(`[data-drawer="${name}"]`);
-    button?.setAttribute("aria-expanded", String(isOpen));
-    if (isOpen && isNarrow()) {
-      const other = name === "chats" ? "settings" : "chats";
-      document.body.dataset[other] = "closed";
-      $(`[data-drawer="${other}"]`)?.setAttribute("aria-expanded", "false");
-    }
-    if (isChoice && !isNarrow()) store(`eagle-${name}`, isOpen);
-  }
-
-  const toggle = (name) => setDrawer(name, document.body.dataset[name] !== "open", true);
-  const closeOnPhone = () => isNarrow() && setDrawer("chats", false);
-
   function bar(root) {
     for (const button of $$("[data-drawer]", root)) {
-      button.append(icon(button.dataset.drawer === "chats" ? "list" : "gear"));
+      button.append(icon({ chats: "list", settings: "gear", details: "chart" }[button.dataset.drawer]));
       button.setAttribute("aria-expanded", String(document.body.dataset[button.dataset.drawer] === "open"));
-      button.addEventListener("click", () => toggle(button.dataset.drawer));
+      button.addEventListener("click", () => drawers.toggle(button.dataset.drawer));
     }
+    for (const button of $$("[data-close]", root)) button.append(icon("close"));
     const theme = $("[data-theme]", root);
     theme?.append(icon("half"));
     theme?.addEventListener("click", () => {
@@ -652,7 +692,7 @@ two events, `act` for what is done at once and `answer` for what makes the model
     ["↑", "Edit your last message (message box empty)"],
     ["← →", "Versions of the last answer (outside text fields)"],
     ["Ctrl+Shift+O", "New chat"],
-    ["Ctrl+K", "Search chats"],
+    ["Ctrl+K", "Search chats; then Enter opens the first, ↓ ↑ walk the list"],
     ["Ctrl+B", "Show or hide the chats"],
     ["Ctrl+,", "Show or hide the settings"],
     ["/", "Go to the message box (outside text fields)"],
@@ -686,16 +726,17 @@ two events, `act` for what is done at once and `answer` for what makes the model
     let run = null;
     if (key === "Escape") {
       closeMenus(null);
-      if (isNarrow()) ["chats", "settings"].forEach((name) => setDrawer(name, false));
+      if (!drawers.closeOver()) return;
+      event.stopPropagation(); // the answer goes on
       return;
     }
     if (hasControl && event.shiftKey && key.toLowerCase() === "o") run = fresh;
     else if (hasControl && !event.shiftKey && key.toLowerCase() === "k") run = () => {
-      setDrawer("chats", true);
+      drawers.set("chats", true);
       $("#search")?.focus();
     };
-    else if (hasControl && !event.shiftKey && key.toLowerCase() === "b") run = () => toggle("chats");
-    else if (hasControl && key === ",") run = () => toggle("settings");
+    else if (hasControl && !event.shiftKey && key.toLowerCase() === "b") run = () => drawers.toggle("chats");
+    else if (hasControl && key === ",") run = () => drawers.toggle("settings");
     else if (hasControl && key === "Enter" && isBoxEmpty && isFree) run = () => answer("regenerate", { message: last.id });
     else if (event.altKey && key === "Enter" && isFree && last.role === "assistant") run = () => answer("continue", { message: last.id });
     else if (key === "ArrowUp" && event.target === box && isBoxEmpty && isFree) run = editLast;

@@ -213,13 +213,6 @@ only grow. What is drawn from them is in color.js and tokens.js; a frame draws o
     };
     new MutationObserver(label).observe(box, { childList: true, subtree: true });
     label();
-    if (innerWidth < 768) closeSidebar(20);
-  }
-
-  function closeSidebar(tries) {
-    /* On a narrow screen the settings would cover the page; the sidebar opens itself some time after loading. */
-    document.querySelector(".sidebar.open .toggle-button")?.click();
-    if (tries > 0) setTimeout(() => closeSidebar(document.querySelector(".sidebar.open") ? tries : tries - 4), 120);
   }
 
   function copyRaw(event) {

@@ -237,12 +237,11 @@ a second while a race is on, and not at all otherwise. */
     }
 
     function tick() {
-      lanes.forEach((lane, index) => {
-        if (lane.advance(ms) && !places.includes(index) && ms >= lane.data.total_ms) {
-          places.push(index);
-          lane.finish(places.length - 1);
-        }
-      });
+      const over = lanes.filter((lane, index) => lane.advance(ms) && !places.includes(index) && ms >= lane.data.total_ms);
+      for (const lane of over.sort((a, b) => a.data.total_ms - b.data.total_ms)) { // several may end between two ticks
+        places.push(lanes.indexOf(lane));
+        lane.finish(places.length - 1);
+      }
       const end = Math.max(...lanes.map((lane) => lane.data.total_ms));
       clock.textContent = `${(Math.min(ms, end) / 1000).toFixed(2)} s`;
       if (places.length === lanes.length) stop();

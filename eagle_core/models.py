@@ -233,6 +233,11 @@ def remove(entry: CatalogEntry) -> Removed:
     return Removed(tuple(names), freed, tuple(kept))
 
 
+def shares_files(one: CatalogEntry, other: CatalogEntry) -> bool:
+    """Whether removing one pair would take files of the other."""
+    return one.source == other.source or not {*_repos(one)}.isdisjoint(_repos(other))
+
+
 def _in_use(entry: CatalogEntry) -> list[str]:
     """The repositories of a pair whose head was fetched from the Hub, too."""
     repos = _repos(entry)
@@ -421,5 +426,6 @@ __all__ = [
     "pull",
     "remove",
     "resolve",
+    "shares_files",
     "to_fetch",
 ]

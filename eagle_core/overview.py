@@ -39,6 +39,22 @@ class Row:
         return not self.is_here and self.disk_bytes > 0
 
 
+@dataclass(frozen=True, slots=True)
+class InUse:
+    """The pair that answers now, and the precision that a user chooses it by."""
+
+    entry: CatalogEntry
+    precision: str
+
+    def is_pair(self, entry: CatalogEntry) -> bool:
+        """Whether a pair is this one, whatever it is called."""
+        return (entry.source, entry.head) == (self.entry.source, self.entry.head)
+
+    def needs_files_of(self, entry: CatalogEntry) -> bool:
+        """Whether deleting a pair would take files of this one."""
+        return models.shares_files(entry, self.entry)
+
+
 def catalogue(machine: Machine) -> tuple[Row, ...]:
     """All known pairs: what is proposed, what is here, then the others, each by size; too large ones last."""
     proposed = recommend(machine).name
@@ -159,6 +175,7 @@ def disk_bytes(rows: Sequence[Row]) -> int:
 
 
 __all__ = [
+    "InUse",
     "Row",
     "catalogue",
     "disk_bytes",

@@ -11,6 +11,7 @@ from eagle_core.history.records import (
     spans_of,
 )
 from eagle_core.history.store import HistoryStore, SqliteHistory, open_history
+from eagle_core.history.words import parts_of, words_of
 
 __all__ = [
     "Conversation",
@@ -23,8 +24,10 @@ __all__ = [
     "from_json",
     "from_markdown",
     "open_history",
+    "parts_of",
     "runs_of",
     "spans_of",
     "to_json",
     "to_markdown",
+    "words_of",
 ]

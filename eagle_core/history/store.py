@@ -22,9 +22,9 @@ from eagle_core.errors import HistoryError, StaleConversation
 from eagle_core.folders import data_folder
 from eagle_core.history.records import Conversation, Message, Preset, Role, Summary, title_of
 from eagle_core.history.schema import open_database
+from eagle_core.history.words import holds, snippet_of, words_of
 
 FILE_NAME = "history.sqlite3"
-SNIPPET_CHARS = 40
 MAX_FOUND = 200
 # The trigram index finds words of at least three characters.
 MIN_INDEXED = 3
@@ -120,7 +120,7 @@ class SqliteHistory:
             rows = connection.execute(
                 "SELECT * FROM conversations ORDER BY is_pinned DESC, updated_s DESC, rowid DESC"
             ).fetchall()
-            words = query.casefold().split()
+            words = words_of(query)
             found = self._found(words) if words else {}
         summaries = []
         for row in rows:
@@ -452,21 +452,6 @@ def summary_of(row: sqlite3.Row, hit: tuple[str, str] | None, words: Sequence[st
         snippet=snippet_of(text, words[0]) if text else "",
         message=message,
     )
-
-
-def holds(text: str, words: Sequence[str]) -> bool:
-    """Whether a text holds all words, which are case-folded."""
-    folded = text.casefold()
-    return all(word in folded for word in words)
-
-
-def snippet_of(text: str, word: str) -> str:
-    """The text around a word, on one line."""
-    at = max(text.casefold().find(word), 0)
-    start = max(at - SNIPPET_CHARS, 0)
-    end = at + len(word) + SNIPPET_CHARS
-    part = " ".join(text[start:end].split())
-    return f"{'…' if start else ''}{part}{'…' if end < len(text) else ''}"
 
 
 def gone_error() -> HistoryError:

@@ -21,7 +21,9 @@ from eagle_core.ui.access import Credentials
 from eagle_core.ui.backend import ChatSession, OnEvent, OpenSession, SessionSlot
 from eagle_core.ui.chat_page import MAX_OPEN_REQUESTS, build_chat
 from eagle_core.ui.compare import build_compare
-from eagle_core.ui.models_page import ModelsHandlers, OpenModel, build_models
+from eagle_core.ui.model_actions import ModelsHandlers
+from eagle_core.ui.model_in_use import OpenModel
+from eagle_core.ui.models_page import build_models
 from eagle_core.ui.pace import QuietBlocks
 from eagle_core.ui.rooms import Rooms
 from eagle_core.ui.shared import Limits

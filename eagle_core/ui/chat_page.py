@@ -11,7 +11,7 @@ from eagle_core.ui.actions import Actions
 from eagle_core.ui.backend import ChatSession, SessionSlot
 from eagle_core.ui.controls import Panel, build_controls
 from eagle_core.ui.handlers import EXAMPLES, Handlers, header_of
-from eagle_core.ui.models_page import ModelsHandlers
+from eagle_core.ui.model_actions import ModelsHandlers
 from eagle_core.ui.proposal import ProposalHandlers, build_proposal
 from eagle_core.ui.rooms import Rooms
 from eagle_core.ui.shared import Limits
@@ -64,8 +64,11 @@ def build_chat(
         elem_id="chats",
     )  # fmt: skip
     with gr.Column(elem_id="settings"):
+        panel_top("settings", "Settings", "They apply to the next message.")
         panel = build_controls()
-        gr.Markdown("Settings apply to the next message.", elem_classes="muted")
+    with gr.Column(elem_id="details"):
+        panel_top("details", "Details", "Figures of the latest answer.")
+        details = gr.HTML(render.details_html(None))
     with gr.Column(elem_id="main"):
         header = top(session)
         gr.HTML(
@@ -84,8 +87,6 @@ def build_chat(
             {}, html_template='<div class="composer"></div>', js_on_load=ON_COMPOSER, apply_default_css=False,
             elem_id="composer",
         )  # fmt: skip
-        with gr.Accordion("Details", open=False, elem_id="details"):
-            details = gr.HTML(render.details_html(None))
         channel = gr.HTML(
             render.empty_channel(0), html_template='<i class="channel" hidden></i>',
             js_on_load=ON_CHANNEL, elem_id="channel",
@@ -151,6 +152,16 @@ def top(session: ChatSession | None) -> gr.HTML:
     return header
 
 
+def panel_top(name: str, title: str, about: str) -> None:
+    """The first line of a panel on the right: what it is, and its own way to close it."""
+    line = (
+        f'<div class="panel-top"><h2>{title}</h2><button type="button" class="tool" '
+        f'data-close="{name}" aria-label="Close {title.lower()}" title="Close"></button></div>'
+        f'<p class="muted">{about}</p>'
+    )
+    gr.HTML(html_template=line, js_on_load=ON_BAR, apply_default_css=False)
+
+
 def pick_example(picked: gr.SelectData) -> str:
     """The text of the example that was clicked."""
     return str(picked.value["text"])
@@ -205,12 +216,14 @@ def chats_switch() -> str:
 
 
 def page_switches() -> str:
-    """Settings, light and dark, help."""
+    """Light and dark, help, and the panels on the right."""
     return (
         '<div class="bar">'
         '<button type="button" data-theme aria-label="Light or dark" title="Light or dark"></button>'
         '<button type="button" data-help aria-label="Keyboard shortcuts" '
         'title="Keyboard shortcuts (?)"></button>'
+        '<button type="button" data-drawer="details" aria-controls="details" '
+        'aria-expanded="false" aria-label="Details" title="Details of the latest answer"></button>'
         '<button type="button" data-drawer="settings" aria-controls="settings" '
         'aria-expanded="false" aria-label="Settings" title="Settings (Ctrl+,)"></button></div>'
     )
@@ -228,7 +241,8 @@ def view_switch() -> str:
         '<div class="legend" aria-label="Legend">'
         '<span class="key"><i class="swatch drafted"></i>drafted <b data-count="d">0</b></span>'
         '<span class="key"><i class="swatch"></i>model <b data-count="t">0</b></span></div>'
-        '<label class="switch"><input type="checkbox" data-colors checked> Color drafted words</label>'
+        '<label class="switch"><input type="checkbox" data-colors checked '
+        'aria-label="Color drafted words"><span>Color<span class="more"> drafted words</span></span></label>'
         '<span class="plain-note" hidden></span>'
         '<span class="say" role="status" aria-live="polite"></span></div>'
     )

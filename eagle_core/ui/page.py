@@ -43,6 +43,8 @@ SCRIPTS = (
     "color.js",
     "tokens.js",
     "overlay.js",
+    "drawers.js",
+    "found.js",
     "chat.js",
     "links.js",
     "race_plot.js",

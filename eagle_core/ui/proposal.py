@@ -14,8 +14,9 @@ from eagle_core.errors import EagleError
 from eagle_core.fit import fit_entry, recommend
 from eagle_core.progress import size_text
 from eagle_core.ui.frames import error_notice
+from eagle_core.ui.model_actions import ModelsHandlers
 from eagle_core.ui.model_cards import work_html
-from eagle_core.ui.models_page import POLL_S, PRIVATE, ModelsHandlers
+from eagle_core.ui.models_page import POLL_S, PRIVATE
 from eagle_core.ui.render import notice_html
 
 NOTHING = ""
@@ -80,7 +81,7 @@ class ProposalHandlers:
         if in_use != DEFAULT_BASE or not self._page.can_change:
             return NOTHING
         try:
-            machine = self._page.machine()
+            machine = self._page.model.machine()
             entry = recommend(machine)
             fit = fit_entry(entry, machine)
         except EagleError:  # the user's own pairs cannot be read: the Models page says so

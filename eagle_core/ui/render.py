@@ -284,10 +284,10 @@ def details_html(transcript: Transcript | None) -> str:
     if transcript.is_drafting_paused:
         why = f"{PAUSED[0].upper()}{PAUSED[1:]}."
     return (
-        '<div class="details"><section><h4>Accepted by depth</h4>'
+        '<div class="details"><section><h3>Accepted by depth</h3>'
         f"{depths or f'<p class=muted>{why}</p>'}</section>"
-        f"<section><h4>Time</h4>{split}</section>"
-        f"<section><h4>Request</h4><dl>{rows}</dl></section></div>"
+        f"<section><h3>Time</h3>{split}</section>"
+        f"<section><h3>Request</h3><dl>{rows}</dl></section></div>"
     )
 
 

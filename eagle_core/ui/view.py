@@ -11,7 +11,7 @@ from typing import Any
 
 from eagle_core.context import Fit, fit
 from eagle_core.errors import EagleError
-from eagle_core.history import Conversation, Message, Summary, spans_of
+from eagle_core.history import Conversation, Message, Summary, parts_of, spans_of, words_of
 from eagle_core.ui import render
 from eagle_core.ui.attachments import MAX_FILE_BYTES
 from eagle_core.ui.backend import ChatSession
@@ -223,6 +223,7 @@ def library_state(
 ) -> dict[str, Any]:
     """The list of conversations, in groups by day."""
     now_s = time.time() if now_s is None else now_s
+    words = words_of(room.query)
     return {
         "current": room.conversation.id if room.conversation and not room.private else None,
         "query": room.query,
@@ -237,10 +238,20 @@ def library_state(
                 "tags": list(summary.tags),
                 "snippet": summary.snippet,
                 "message": summary.message,
+                **({"found": found_view(summary, words)} if words else {}),
             }
             for summary in found[:MAX_LISTED]
         ],
         "download": None,
+    }
+
+
+def found_view(summary: Summary, words: Sequence[str]) -> dict[str, Any]:
+    """A hit's texts in parts; every second one is a word that was looked for."""
+    return {
+        "title": parts_of(summary.title, words),
+        "snippet": parts_of(summary.snippet, words),
+        "tags": [parts_of(tag, words) for tag in summary.tags],
     }
 
 

@@ -40,8 +40,10 @@ def test_chat(open_page: Any, scheme: str) -> None:
     check(page, "an empty chat")
     talk(page, "one")
     page.click("#chat .stats summary")
-    page.click("#details > button")
     check(page, "a chat with an answer")
+    page.click("[data-drawer=details]")
+    still(page, "#details")
+    check(page, "the details")
     page.click("#views button[data-view=tokens]")
     page.wait_for_selector("#tokens .token-d")
     page.locator("#tokens .token-d").first.focus()
@@ -68,6 +70,10 @@ def test_a_phone(open_page: Any, scheme: str) -> None:
     page.click("[data-drawer=chats]")
     still(page, "#chats")
     check(page, "the list of chats")
+    page.click("#chats [data-close]")
+    page.click("[data-drawer=details]")
+    still(page, "#details")
+    check(page, "the details over the page")
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,9 @@ def test_the_list_can_be_searched_and_ordered(page: Page) -> None:
     found = page.act("search", query="another").library["items"]
     assert [item["id"] for item in found] == [second]
     assert "another answer" in found[0]["snippet"]
-    page.act("search", query="")
+    assert found[0]["found"]["snippet"] == ["", "another", " answer"]
+    assert found[0]["found"]["tags"] == [["work"], ["idea"]]
+    assert "found" not in page.act("search", query="").library["items"][0]
     opened = page.act("open", chat=first)
     assert opened.system_prompt == ""
     assert page.texts() == ["q", "first answer"]

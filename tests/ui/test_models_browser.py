@@ -138,7 +138,7 @@ def test_another_model_is_loaded_once_the_answer_is_complete(
     assert opener.configs[0].base == "tiny"
     assert chat.inner_text("#chat .bot").count("word") == 60  # the answer was not cut
     page.wait_for_selector("#models-loaded >> text=In use: tiny")
-    assert page.locator(f"{card('tiny')} button[data-do=delete]").count() == 0
+    assert page.locator(f"{card('tiny')} button[data-do=delete]:not(:disabled)").count() == 0
     page.click("#template-name input")
     page.click("[role=option] >> text=vicuna")
     page.click("#template-use")
@@ -161,6 +161,33 @@ def test_any_pair_is_checked_and_loaded_in_a_chosen_precision(page: Any, opener:
     (config,) = opener.configs
     assert (config.base, config.head, config.dtype) == ("org/base", "org/head", "bfloat16")
     assert config.quantization == "none"
+
+
+def test_the_pair_in_use_is_known_when_it_is_checked(page: Any, opener: Opener) -> None:
+    press(page, "tiny", "load")
+    page.wait_for_selector("#models-loaded >> text=In use: tiny")
+    page.fill("#model-name input, #model-name textarea", "org/base")  # the same, by another name
+    page.fill("#model-head input, #model-head textarea", "org/head")
+    page.click("#model-check")
+    page.wait_for_selector("#models-card .chip.now >> text=in use, in bfloat16")
+    assert page.locator("#models-card button[data-do=load]").count() == 0
+    assert page.locator("#models-card button[data-do=delete]").is_disabled()
+    assert "once another model is loaded" in page.inner_text("#models-card")
+    page.click("#models-card button[data-do=choose]")
+    page.wait_for_function(
+        "document.querySelector('#model-precision input').value.includes('exact weights')"
+    )
+    page.click("#model-precision input")
+    page.click("[role=option] >> text=/bfloat16.*in use/")
+    page.click("#model-load")
+    page.wait_for_selector("#models-notice >> text=org/base is in use, in bfloat16")
+    assert len(opener.configs) == 1
+    page.click("#model-precision input")
+    page.click("[role=option] >> text=float32")
+    page.click("#model-load")
+    page.wait_for_selector("#models-loaded >> text=In use: org/base")
+    assert [config.dtype for config in opener.configs][1:] == ["float32"]
+    assert page.errors == []
 
 
 def test_mistakes_are_named_with_a_next_step(page: Any, server: HubServer) -> None:

@@ -13,7 +13,7 @@ import pytest
 from eagle_core.config import DEFAULT_BASE
 from eagle_core.fit import Machine
 from eagle_core.history import SqliteHistory
-from eagle_core.ui import launch, models_page
+from eagle_core.ui import launch, model_in_use
 from tests.support.browser import MARKS
 from tests.support.fake_session import FakeSession
 from tests.support.hub_server import HubServer
@@ -30,7 +30,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServe
     """A Hub with tiny weights under the names of the pair that 16 GB of memory are proposed."""
     files = tiny_pair(tmp_path, "Qwen/Qwen3-4B", "AngelSlim/Qwen3-4B_eagle3")
     machine = Machine("cpu", 16 * GB, 16 * GB, "processor")
-    monkeypatch.setattr(models_page, "this_machine", lambda: machine)
+    monkeypatch.setattr(model_in_use, "this_machine", lambda: machine)
     with serving(files, tmp_path, monkeypatch) as server:
         yield server
 

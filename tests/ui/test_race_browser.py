@@ -92,6 +92,26 @@ def test_a_setup_that_was_looked_at_keeps_the_temperature_of_all(open_page: Any)
         assert len(fact.get_attribute("title") or "") > 10, fact.inner_text()
 
 
+def test_of_answers_that_end_between_two_frames_the_faster_is_first(open_page: Any) -> None:
+    page = open_page()
+    page.evaluate(
+        """() => { const {mount} = window.eagleRace;
+        window.eagleRace.mount = (place, data) => { window.seen = [place, data]; mount(place, data); } }"""
+    )
+    race(page, "short")
+    page.evaluate(
+        """() => { const [place, data] = window.seen;
+        data.races[0].lanes.forEach((lane, index) => {
+          lane.total_ms = index ? 3 : 9;
+          for (const moment of lane.moments) moment[0] = 1;
+        });
+        window.eagleRace.mount(place, data); }"""
+    )
+    page.wait_for_function("document.querySelectorAll('.race .done:not(:empty)').length === 2")
+    done = page.locator(".race .lane .done").all_inner_texts()
+    assert ["first" in text for text in done] == [False, True]
+
+
 def picture_of(page: Any, file: Path) -> np.ndarray[Any, Any]:
     with page.expect_download() as download:
         page.click(".race .picture")

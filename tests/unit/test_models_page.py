@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import logging
+import re
 import threading
 import time
 import weakref
@@ -16,14 +18,15 @@ from huggingface_hub import constants
 
 from eagle_core import catalog, hub, overview
 from eagle_core.catalog import CatalogEntry, HubSource
-from eagle_core.config import LoadConfig
+from eagle_core.config import DEFAULT_BASE, LoadConfig
 from eagle_core.errors import BadToken, Cancelled, ConfigError, EagleError, ModelNotFound
 from eagle_core.events import DownloadProgress, LoadProgress
 from eagle_core.fit import Machine
-from eagle_core.overview import load_config
+from eagle_core.overview import InUse, load_config
 from eagle_core.ui.backend import SessionSlot
+from eagle_core.ui.model_actions import ModelsHandlers
 from eagle_core.ui.model_cards import card_html, rows_html, work_html
-from eagle_core.ui.models_page import ModelsHandlers, precision_choice
+from eagle_core.ui.precision_choice import precision_choice
 from eagle_core.work import Work
 from tests.support.fake_session import FakeSession
 from tests.support.hub_server import HubServer
@@ -211,13 +214,51 @@ def test_a_precision_becomes_settings(
     assert config.chat_template is None  # this belongs to the model before
 
 
-def test_the_choice_of_precisions_says_which_is_best_and_what_saves_no_time() -> None:
+def test_the_choice_of_precisions_says_what_each_means_here() -> None:
     rows = {row.entry.name: row for row in overview.catalogue(CPU)}
-    choices = dict(precision_choice(rows["qwen3-1.7b"], CPU)["choices"])
-    assert [one for one in choices if "recommended" in one] == ["bfloat16 (recommended)"]
-    assert choices["nf4 (saves memory, not time)"] == "nf4"
-    on_gpu = dict(precision_choice(rows["qwen3-1.7b"], CUDA)["choices"])
-    assert on_gpu["nf4"] == "nf4"
+    shown = precision_choice(rows[DEFAULT_BASE], CPU, in_use="int8")
+    labels = {name: label for label, name in shown["choices"]}
+    assert shown["value"] == "float32"  # as before: the most exact that fits
+    assert labels["float32"] == "float32 (exact weights; recommended)"
+    assert "fastest here" in labels["int8"]
+    assert "97.5% of the time" in labels["int8"]
+    assert labels["int8"].endswith("; in use)")
+    assert "1.9 times as fast" in shown["info"]
+    other = precision_choice(rows["qwen3-1.7b"], CPU)
+    assert "%" not in str(other["choices"])  # measured with the default model alone
+    assert ("nf4 (least memory, slower)", "nf4") in other["choices"]
+    assert [one for one, _ in other["choices"] if "recommended" in one] == [
+        "bfloat16 (less memory, not faster; recommended)"
+    ]
+
+
+def test_nothing_is_said_to_be_fast_where_it_was_not_measured() -> None:
+    row = next(row for row in overview.catalogue(CUDA) if row.entry.name == "qwen3-1.7b")
+    for machine in (CUDA, dataclasses.replace(CPU, lacks=("int8",))):
+        shown = precision_choice(row, machine)
+        assert "fastest" not in str(shown["choices"])
+        assert "times as fast" not in shown["info"]
+
+
+def test_the_card_of_the_pair_in_use_says_so_and_is_neither_loaded_nor_deleted() -> None:
+    entry = catalog.find("qwen3-1.7b")
+    row = dataclasses.replace(
+        overview.row_of(entry, None), is_here=True, disk_bytes=GB, download_bytes=0
+    )
+    html = card_html(row, in_use=InUse(entry, "int8"))
+    assert "in use, in int8" in html
+    assert 'data-do="load"' not in html
+    assert 'data-do="choose"' in html
+    assert "Another precision" in html
+    assert re.search(r'data-do="delete"[^>]* disabled>', html)
+    assert "can be deleted once another model is loaded" in html
+    assert "disabled" not in card_html(row, in_use=InUse(catalog.find("vicuna-7b"), "int8"))
+    with_other_head = dataclasses.replace(entry, head="org/another-head")
+    html = card_html(row, in_use=InUse(with_other_head, "int8"))
+    assert "in use, in" not in html
+    assert 'data-do="load"' in html  # another pair
+    assert re.search(r'data-do="delete"[^>]* disabled>', html)  # on the same base
+    assert "A part of it is in use" in html
 
 
 def test_what_only_the_processor_holds_is_loaded_there() -> None:
@@ -236,7 +277,7 @@ def test_the_catalogue_has_a_proposal_on_top_and_too_large_ones_last(
     verdicts = [row.fit.verdict == "too-large" for row in rows[1:] if row.fit and not row.is_here]
     assert verdicts == sorted(verdicts)
     assert {True, False} == set(verdicts)
-    proposed, others = rows_html(rows, in_use="vicuna-7b")
+    proposed, others = rows_html(rows, in_use=InUse(catalog.find("vicuna-7b"), "int8"))
     assert proposed.count("<article") == 1
     assert others.count("<article") == len(rows) - 1
     assert "Won&#x27;t fit" in others or "Won't fit" in others
@@ -319,6 +360,19 @@ def test_strangers_only_look() -> None:
 def test_the_model_in_use_is_not_deleted() -> None:
     slot = SessionSlot(FakeSession())  # type: ignore[arg-type]
     assert "in use" in text_of(handlers(slot=slot).delete(FakeSession().info.base))
+
+
+def test_the_model_in_use_is_known_by_any_of_its_names() -> None:
+    session = FakeSession()
+    repo = str(catalog.find("qwen3-1.7b").source)
+    session.info = dataclasses.replace(session.info, base="qwen3-1.7b", dtype="float32")
+    page = handlers(slot=SessionSlot(session))  # type: ignore[arg-type]
+    assert "in use" in text_of(page.delete(repo))  # the same files
+    assert "in use, in float32" in text_of(page.load("Qwen3-1.7B", None, "float32"))
+    assert not page.work.state.is_running
+    page.load("qwen3-1.7b", None, "int8")
+    assert page.work.state.is_running or page.work.state.error is not None
+    assert page.work.join(10)
 
 
 def test_a_failed_load_says_so_and_keeps_the_session(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,12 +17,16 @@ from eagle_core.overview import load_config
 from eagle_core.placement import make_plan
 from eagle_core.precision import (
     CHOSEN,
+    INT8_SAME,
+    INT8_SPEEDUP,
+    MEANINGS,
     PRECISIONS,
     SLOW_ON_CPU,
     WORKING,
     Precision,
     PrecisionName,
     inexact_reason,
+    meaning,
     notes,
     spelled,
 )
@@ -124,6 +129,19 @@ def test_four_bits_on_a_cpu_say_that_they_save_no_time() -> None:
     assert "not time" in SLOW_ON_CPU
     assert notes(NF4, "cuda") == notes(Precision("bfloat16"), "cpu") == ()
     assert len(notes(Precision("bfloat16", "int8-bnb"), "cpu")) == 1
+
+
+def test_every_precision_says_what_it_means_and_figures_are_those_of_the_docs() -> None:
+    for kind, working in WORKING.items():
+        assert set(MEANINGS[kind]) == set(working)
+        assert all(meaning(one, kind) for one in working)
+        if kind != "cpu":  # speeds were not measured elsewhere
+            assert "fast" not in " ".join(MEANINGS[kind].values())
+    assert meaning("int8", "cpu", is_measured=True).endswith("97.5% of the time")
+    assert "%" not in meaning("int8", "cpu") + meaning("int8", "cuda", is_measured=True)
+    docs = (Path(__file__).parents[2] / "docs" / "precision.md").read_text(encoding="utf-8")
+    assert f"{INT8_SPEEDUP} times as fast as in float32" in docs
+    assert f"at {100 * INT8_SAME} % the same likeliest token" in docs
 
 
 def test_only_outlier_columns_are_inexact() -> None:

@@ -14,9 +14,9 @@ from eagle_core.config import DEFAULT_BASE, LoadConfig
 from eagle_core.errors import DiskFull
 from eagle_core.events import DownloadProgress
 from eagle_core.fit import Machine
-from eagle_core.ui import models_page
+from eagle_core.ui import model_actions, model_in_use
 from eagle_core.ui.backend import SessionSlot
-from eagle_core.ui.models_page import ModelsHandlers
+from eagle_core.ui.model_actions import ModelsHandlers
 from eagle_core.ui.proposal import ProposalHandlers
 from tests.support.fake_session import FakeSession
 
@@ -27,7 +27,7 @@ GB = 1_000_000_000
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     """8 GB of a graphics card."""
     found = Machine("cuda", round(7.6 * GB), 16 * GB, "card")
-    monkeypatch.setattr(models_page, "this_machine", lambda: found)
+    monkeypatch.setattr(model_in_use, "this_machine", lambda: found)
     monkeypatch.setattr(models, "is_here", lambda entry: entry.name == DEFAULT_BASE)
     return found
 
@@ -75,7 +75,7 @@ def test_nothing_is_proposed_where_it_is_here_or_nothing_better_fits(
     monkeypatch.setattr(models, "is_here", lambda entry: True)
     assert handlers().show()[0] == ""
     small = Machine("cpu", GB, GB)
-    monkeypatch.setattr(models_page, "this_machine", lambda: small)
+    monkeypatch.setattr(model_in_use, "this_machine", lambda: small)
     monkeypatch.setattr(models, "is_here", lambda entry: False)
     assert handlers().show()[0] == ""
 
@@ -90,7 +90,7 @@ def test_one_press_fetches_and_loads_it_and_shows_how_far_it_is(
         on_event(DownloadProgress("Qwen/Qwen3-4B", GB, 4 * GB))
         go.wait(10)
 
-    monkeypatch.setattr(models_page, "pull", pull)
+    monkeypatch.setattr(model_actions, "pull", pull)
     found = handlers()
     html, timer = found.act(pressed("load", "qwen3-4b"))
     assert "Loading qwen3-4b" in html
@@ -111,7 +111,7 @@ def test_it_is_stopped_and_failures_are_said_with_the_proposal(
         assert cancel.wait(10)
         raise DiskFull("there is no room for it", hint="make room")
 
-    monkeypatch.setattr(models_page, "pull", pull)
+    monkeypatch.setattr(model_actions, "pull", pull)
     found = handlers()
     found.act(pressed("load", "qwen3-4b"))
     found.act(pressed("cancel"))
