@@ -2,9 +2,9 @@
 
 An answer runs in a pump's thread; the handler draws the latest transcript about fifteen times a second.
 Leaving the page, Stop and changing the chat all set the request's cancel event; the engine looks at it
-before every step. Gradio closes the handler of a page that is gone, but only where it yields: so it yields now
-and then with nothing new. (An unload listener would make every page hold a connection for as long as it is
-open, and a browser opens six to one server, for all its tabs.)
+before every step. Gradio closes the handler of a page that is gone, but only where it yields: so now and then
+it yields nothing new. (An unload listener would make every page hold a connection for as long as it is open,
+and a browser opens six to one server, for all its tabs.)
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Many tabs of one browser, which opens six connections to one server, for all of them. Run with ``-m browser``."""
+"""Many tabs of one browser, which opens six connections to one server for all of them.
+
+Run with ``-m browser``.
+"""
 
 from __future__ import annotations
 
