@@ -45,7 +45,7 @@ from eagle_core.verify import Verdict, verify
 
 logger = logging.getLogger(__name__)
 
-PREFILL_CHUNK = 256  # prompt tokens per forward; Stop is seen between its layers
+PREFILL_CHUNK = 512  # prompt tokens per forward; Stop is seen between its layers
 NO_TREE = TreeView((), ())
 
 # Reads tokens that are about to be kept, each of the answer's once and in order, and says how many of them

@@ -47,9 +47,9 @@ MARGIN_BYTES: dict[DeviceKind, int] = {
 SLOW_READ_BYTES = 5_000_000_000
 DEFAULT_CONTEXT = 8192  # as ``loading`` takes it where a model allows more
 TREE_ROOM = 257  # rows beside the context, as ``session`` keeps them for the largest tree
-CHUNK_ROWS = 256  # prompt tokens per forward, as ``engine`` reads them
+CHUNK_ROWS = 512  # prompt tokens per forward, as ``engine`` reads them
 # Tensors of the hidden size that a chunk's forward keeps at once: residual, norm, projections, the MLP's.
-CHUNK_TENSORS = 16
+CHUNK_TENSORS = 8
 LOGIT_COPIES = 3  # in float32, beside the raw ones: processed, probabilities and the sorted ones
 
 SLOW_ON_CPU: tuple[Precision, ...] = ("nf4",)

@@ -14,7 +14,7 @@ import tempfile
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ from eagle_core.events import LoadProgress
 from eagle_core.fit import Fit, Machine, best_fit
 from eagle_core.folders import OnEvent, cache_folder, ignore_event, make_cache_folder
 from eagle_core.kernels.attention import use_rows_attention
-from eagle_core.kernels.build import must_compile
+from eagle_core.kernels.build import compile_ahead, must_compile
 from eagle_core.kernels.ops import has_kernels
 from eagle_core.loading_head import head_source, load_head
 from eagle_core.machine import this_machine
@@ -66,6 +66,7 @@ from eagle_core.quantization import (
     check_quantized,
     own_method_hint,
 )
+from eagle_core.sizes import read_size
 from eagle_core.sources import base_folder, read_json
 
 logger = logging.getLogger(__name__)
@@ -105,8 +106,12 @@ def load_base(config: LoadConfig, on_event: OnEvent = ignore_event) -> LoadedBas
     """
     is_split = config.device == SPLIT
     device = resolve_device("auto" if is_split else config.device)
+    if device.type == "cpu":
+        compile_ahead()  # while the model is fetched
     folder = base_folder(config, on_event, check_config)  # a model that cannot run is not fetched
     description = check_config(folder)
+    if device.type == "cpu":
+        compile_ahead(_head_dim(description))
     context_length = resolve_context(config.context_length, description)
     say_compiling(device, on_event)
     machine = compiled_machine(config.device)
@@ -139,6 +144,12 @@ def load_base(config: LoadConfig, on_event: OnEvent = ignore_event) -> LoadedBas
         inexact_reason=inexact_reason(quantization),
         cuda_graphs=config.cuda_graphs,
     )
+
+
+def _head_dim(description: Mapping[str, Any]) -> int | None:
+    with suppress(CheckpointMismatch):
+        return read_size(description, {}).head_dim
+    return None
 
 
 def say_compiling(device: torch.device, on_event: OnEvent) -> None:

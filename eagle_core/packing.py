@@ -2,8 +2,9 @@
 
 With a compiler at hand (``kernels``): linear layers from packed weights, query, key and value in one
 product, gated MLPs in one call, RMS norms. Without: linear layers from MKL's packed weights, where MKL is
-there. Every swap is checked against the layer it replaces, on random input, and left out if it differs. Only
-modules are swapped, by what they hold: no architecture is named here.
+there. The first of each kind is checked against the layer that it replaces, on random input, and left alone
+if it differs; ``selftest`` compares the whole model. Only modules are swapped, by what they hold: no
+architecture is named here.
 
 Measured on 2 AVX-512 cores, all linear layers of the default model but the LM head, 1 / 8 / 16 rows: plain
 22 / 50 / 57 ms, MKL 20 / 35 / 40, kernels 12 / 13 / 23.
@@ -12,7 +13,6 @@ Measured on 2 AVX-512 cores, all linear layers of the default model but the LM h
 from __future__ import annotations
 
 import logging
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,9 +20,18 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from eagle_core.fast_layers import (
+    JointLinear,
+    Packed,
+    PackedLinear,
+    Parts,
+    RowGatedMlp,
+    RowLinear,
+    RowRmsNorm,
+    joint_layers,
+)
 from eagle_core.kernels import ops
 from eagle_core.kernels.attention import NAME as ROWS_ATTENTION
 from eagle_core.kernels.attention import set_attention
@@ -30,177 +39,9 @@ from eagle_core.kernels.memory import LargePages, give_back
 
 logger = logging.getLogger(__name__)
 
-PACKED_FOR_ROWS = 16  # what MKL's packing is tuned to; other counts work as well
-MOST_ROWS = 64  # beyond, the ordinary product is as fast as MKL's packed one
 PLAIN = "plain_module"  # under this name a faster module remembers the one it replaces
 GIVEN_BACK = 32 << 20  # bytes that are freed before they are given back
 TOLERANCE = 1e-4  # relative to the largest value; float32 in another order of summation: 1e-6
-
-
-Parts = list[tuple[Any, Callable[[], Tensor]]]
-
-
-class Packed(nn.Module, ABC):
-    """A module whose linear layers are kept packed; their own weights may be let go."""
-
-    @abstractmethod
-    def parts(self) -> Parts:
-        """The linear layers, each with what unpacks the weight that is computed with."""
-
-    @abstractmethod
-    def weights(self) -> list[ops.PackedWeight]:
-        """The packed weights; one that layers share is the last one's."""
-
-    @property
-    def n_bytes(self) -> int:
-        """Bytes of the packed weights."""
-        return sum(weight.data.nbytes for weight in self.weights())
-
-
-class RowLinear(Packed):
-    """A frozen linear layer with packed weights."""
-
-    def __init__(
-        self, linear: nn.Linear, *, is_int8: bool = False, pages: LargePages | None = None
-    ) -> None:
-        super().__init__()
-        self.in_features, self.out_features = linear.in_features, linear.out_features
-        self.weight, self.bias = linear.weight, linear.bias
-        self._packed = ops.PackedWeight(linear.weight, is_int8=is_int8, pages=pages)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """[..., in] -> [..., out] f32."""
-        return ops.linear(inputs, self._packed, self.bias)
-
-    def parts(self) -> Parts:
-        """The layer itself."""
-        return [(self, self._packed.unpacked)]
-
-    def weights(self) -> list[ops.PackedWeight]:
-        """Its one weight."""
-        return [self._packed]
-
-    @property
-    def is_int8(self) -> bool:
-        """Whether it computes in 8 bits."""
-        return self._packed.format == ops.INT8
-
-
-class _JointProduct:
-    """Several linear layers of one input as one product; each part takes its columns of it."""
-
-    def __init__(
-        self, layers: list[nn.Linear], *, is_int8: bool = False, pages: LargePages | None = None
-    ) -> None:
-        weight = torch.cat([layer.weight.detach() for layer in layers])
-        self._packed = ops.PackedWeight(weight, is_int8=is_int8, pages=pages)
-        has_bias = layers[0].bias is not None
-        self._bias = torch.cat([layer.bias.detach() for layer in layers]) if has_bias else None
-        self._inputs: Tensor | None = None
-        self._outputs: Tensor | None = None
-
-    @property
-    def weight(self) -> ops.PackedWeight:
-        """The joint weight."""
-        return self._packed
-
-    def part(self, inputs: Tensor, begin: int, end: int, is_last: bool) -> Tensor:
-        """Columns of the product; it is taken once per input and forgotten with its last part."""
-        if self._inputs is not inputs or self._outputs is None:
-            self._outputs = ops.linear(inputs, self._packed, self._bias)
-            self._inputs = inputs
-        out = self._outputs[..., begin:end]
-        if is_last:
-            self._inputs = self._outputs = None
-        return out
-
-    def rows(self, begin: int, end: int) -> Tensor:
-        """Rows of the joint weight, a copy."""
-        return self._packed.unpacked()[begin:end].clone()
-
-
-class JointLinear(Packed):
-    """One of several linear layers that share a product."""
-
-    def __init__(self, linear: nn.Linear, joint: _JointProduct, begin: int, is_last: bool) -> None:
-        super().__init__()
-        self.in_features, self.out_features = linear.in_features, linear.out_features
-        self.weight, self.bias = linear.weight, linear.bias
-        self._joint, self._begin, self._is_last = joint, begin, is_last
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """[..., in] -> [..., out] f32, a view into the joint product."""
-        end = self._begin + self.out_features
-        return self._joint.part(inputs, self._begin, end, self._is_last)
-
-    def parts(self) -> Parts:
-        """The layer itself."""
-        end = self._begin + self.out_features
-        return [(self, partial(self._joint.rows, self._begin, end))]
-
-    def weights(self) -> list[ops.PackedWeight]:
-        """The joint weight, if this is the last of its layers."""
-        return [self._joint.weight] if self._is_last else []
-
-
-class RowGatedMlp(Packed):
-    """down(silu(gate(x)) * up(x)) in one call; holds the layers under their own names."""
-
-    def __init__(self, mlp: Any, *, is_int8: bool = False, pages: LargePages | None = None) -> None:
-        super().__init__()
-        self.gate_proj, self.up_proj, self.down_proj = mlp.gate_proj, mlp.up_proj, mlp.down_proj
-        gate, up = self.gate_proj.weight.detach(), self.up_proj.weight.detach()
-        joint = ops.interleaved(gate, up)
-        self._gate_up = ops.PackedWeight(joint, is_int8=is_int8, pages=pages)
-        self._down = ops.PackedWeight(self.down_proj.weight, is_int8=is_int8, pages=pages)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """[..., D] -> [..., D] f32."""
-        return ops.gated_mlp(inputs, self._gate_up, self._down)
-
-    def parts(self) -> Parts:
-        """The three layers."""
-        return [
-            (self.gate_proj, lambda: ops.separated(self._gate_up.unpacked())[0]),
-            (self.up_proj, lambda: ops.separated(self._gate_up.unpacked())[1]),
-            (self.down_proj, self._down.unpacked),
-        ]
-
-    def weights(self) -> list[ops.PackedWeight]:
-        """Gate and up as one, and down."""
-        return [self._gate_up, self._down]
-
-
-class RowRmsNorm(nn.Module):
-    """Root-mean-square norm in one call."""
-
-    def __init__(self, norm: Any) -> None:
-        super().__init__()
-        self.weight = norm.weight
-        self.variance_epsilon = float(norm.variance_epsilon)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """[..., D] -> [..., D] f32."""
-        return ops.rms_norm(inputs, self.weight, self.variance_epsilon)
-
-
-class PackedLinear(nn.Module):
-    """A frozen float32 linear layer with MKL's packed weights; the plain weight stays for long inputs."""
-
-    def __init__(self, linear: nn.Linear) -> None:
-        super().__init__()
-        self.in_features, self.out_features = linear.in_features, linear.out_features
-        self.weight, self.bias = linear.weight, linear.bias
-        packed = torch.ops.mkl._mkl_reorder_linear_weight(linear.weight.detach(), PACKED_FOR_ROWS)
-        self.packed: Tensor = packed
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """[..., in] -> [..., out] f32."""
-        n_rows = inputs.numel() // self.in_features
-        if n_rows > MOST_ROWS:
-            return F.linear(inputs, self.weight, self.bias)
-        out: Tensor = torch.ops.mkl._mkl_linear(inputs, self.packed, self.weight, self.bias, n_rows)
-        return out
 
 
 def can_pack() -> bool:
@@ -220,7 +61,8 @@ def pack_layers(
 
     Args:
         is_int8: keep weights, and round inputs, in 8 bits; needs the kernels.
-        widens: turn a model in bfloat16 into float32, layer by layer; its weights stay what they are.
+        widens: turn a model in bfloat16 into float32; its weights stay what they are, and those that are
+            packed never lie in memory in float32, but for the first of each kind.
         frees: let go of weights that were packed; ``plain_layers`` and ``weight_of`` unpack them.
     """
     swap = _Swap(ops.has_kernels(), is_int8, widens, frees, _embeddings(model))
@@ -232,7 +74,11 @@ def pack_layers(
 
 @dataclass(frozen=True, slots=True)
 class _Swap:
-    """How layers are swapped; ``kept`` are the ids of weights that something else uses as well."""
+    """How layers are swapped.
+
+    ``kept`` are the ids of weights that something else uses as well, ``checked`` the kinds of modules of
+    which one was compared with its faster form: the others differ by their weights alone.
+    """
 
     uses_kernels: bool
     is_int8: bool = False
@@ -240,7 +86,7 @@ class _Swap:
     frees: bool = False
     kept: frozenset[int] = frozenset()
     pages: LargePages = field(default_factory=LargePages)
-
+    checked: set[str] = field(default_factory=set)
     freed: list[int] = field(default_factory=lambda: [0])  # bytes since memory was given back
 
     def note_freed(self, n_bytes: int) -> None:
@@ -265,8 +111,6 @@ def _swap_children(parent: nn.Module, swap: _Swap) -> int:
     for name, child in list(parent.named_children()):
         if isinstance(child, Packed):
             continue
-        if swap.widens and not _is_large(child):
-            child.float()
         swapped = _faster(child, swap)
         if swapped is child:
             n_swapped += _swap_children(child, swap)
@@ -274,11 +118,6 @@ def _swap_children(parent: nn.Module, swap: _Swap) -> int:
             _swap(parent, name, swapped, swap)
             n_swapped += 1
     return n_swapped
-
-
-def _is_large(module: nn.Module) -> bool:
-    """Whether to widen a module part by part: it holds an embedding, or a list of layers."""
-    return any(isinstance(part, (nn.Embedding, nn.ModuleList)) for part in module.modules())
 
 
 def _swap(parent: nn.Module, name: str, faster: nn.Module, swap: _Swap) -> None:
@@ -369,75 +208,100 @@ def packed_if_faster(linear: nn.Linear, *, is_int8: bool = False) -> nn.Module:
 
 def _faster(module: Any, swap: _Swap) -> nn.Module:
     """The module's faster form, or itself."""
-    candidate: nn.Module
-    if _is_plain_linear(module):
-        if not swap.uses_kernels and not can_pack():
-            return module  # type: ignore[no-any-return]
-        candidate = (
-            RowLinear(module, pages=swap.pages_now) if swap.uses_kernels else PackedLinear(module)
-        )
-        width = module.in_features
-    elif swap.uses_kernels and _is_gated_mlp(module):
-        candidate, width = RowGatedMlp(module, pages=swap.pages_now), module.gate_proj.in_features
-    elif swap.uses_kernels and _is_rms_norm(module):
-        candidate, width = RowRmsNorm(module), module.weight.shape[0]
-    else:
+    if swap.uses_kernels and _is_rms_norm(module, swap):
+        if swap.widens:
+            module.float()
+        norm = RowRmsNorm(module)
+        return norm if _agrees(module, norm, norm.weight.shape[0]) else module
+    form = _form_of(module, swap)
+    if form is None:
         return module  # type: ignore[no-any-return]
+    make, width = form
+    if (kind := _kind(module)) in swap.checked:
+        return make(is_int8=swap.is_int8, pages=swap.pages)
+    if swap.widens:
+        module.float()
+    candidate = make(is_int8=False, pages=swap.pages_now)
     if not _agrees(module, candidate, width):
         return module  # type: ignore[no-any-return]
-    if swap.is_int8 and isinstance(candidate, (RowLinear, RowGatedMlp)):
-        return type(candidate)(module, is_int8=True, pages=swap.pages)
-    return candidate
+    swap.checked.add(kind)
+    return make(is_int8=True, pages=swap.pages) if swap.is_int8 else candidate
+
+
+def _form_of(module: Any, swap: _Swap) -> tuple[Callable[..., nn.Module], int] | None:
+    """What makes a module's faster form with packed weights, and the width of its input."""
+    if _is_plain_linear(module, swap):
+        if swap.uses_kernels:
+            return partial(RowLinear, module), module.in_features
+        return (lambda **_: PackedLinear(module), module.in_features) if can_pack() else None
+    if swap.uses_kernels and _is_gated_mlp(module, swap):
+        return partial(RowGatedMlp, module), module.gate_proj.in_features
+    return None
+
+
+def _kind(*modules: nn.Module) -> str:
+    """Alike for modules that compute the same of their weights: their layers, shapes and plain numbers.
+
+    What has buffers is of a kind of its own.
+    """
+    buffers = [id(buffer) for module in modules for buffer in module.buffers()]
+    plain = [
+        (name, value)
+        for module in modules
+        for part in module.modules()
+        for name, value in vars(part).items()
+        if isinstance(value, (bool, int, float, str))
+    ]
+    return f"{modules!r} {plain!r} {buffers!r}"
 
 
 def _join_projections(parent: nn.Module, swap: _Swap) -> int:
     """Let the query, key and value layers of an attention module share one product."""
     names = ("q_proj", "k_proj", "v_proj")
     layers = [getattr(parent, name, None) for name in names]
-    if not all(_is_plain_linear(layer) for layer in layers):
+    if not all(_is_plain_linear(layer, swap) for layer in layers):
         return 0
     linears = [layer for layer in layers if isinstance(layer, nn.Linear)]
     same_input = len({layer.in_features for layer in linears}) == 1
     if not same_input or len({layer.bias is None for layer in linears}) != 1:
         return 0
-    parts = _joint_parts(linears, is_int8=False, pages=swap.pages_now)
-    inputs = _probe(linears[0].in_features)
-    if not all(
-        _is_close(layer(inputs), part(inputs)) for layer, part in zip(linears, parts, strict=True)
-    ):
-        return 0
-    if swap.is_int8:
-        parts = _joint_parts(linears, is_int8=True, pages=swap.pages)
+    if (kind := _kind(*linears)) in swap.checked:
+        parts = joint_layers(linears, is_int8=swap.is_int8, pages=swap.pages)
+    else:
+        if swap.widens:
+            for layer in linears:
+                layer.float()
+        parts = joint_layers(linears, is_int8=False, pages=swap.pages_now)
+        if not _all_agree(linears, parts):
+            return 0
+        swap.checked.add(kind)
+        if swap.is_int8:
+            parts = joint_layers(linears, is_int8=True, pages=swap.pages)
     for name, part in zip(names, parts, strict=True):
         _swap(parent, name, part, swap)
     return len(parts)
 
 
-def _joint_parts(
-    linears: list[nn.Linear], *, is_int8: bool, pages: LargePages | None
-) -> list[JointLinear]:
-    joint, begin = _JointProduct(linears, is_int8=is_int8, pages=pages), 0
-    parts: list[JointLinear] = []
-    for layer in linears:
-        parts.append(JointLinear(layer, joint, begin, is_last=layer is linears[-1]))
-        begin += layer.out_features
-    return parts
+def _all_agree(linears: list[nn.Linear], parts: list[JointLinear]) -> bool:
+    inputs = _probe(linears[0].in_features)
+    pairs = zip(linears, parts, strict=True)
+    return all(_is_close(layer(inputs), part(inputs)) for layer, part in pairs)
 
 
-def _is_plain_linear(module: Any) -> bool:
-    return type(module) is nn.Linear and _is_float32_on_cpu(module.weight)
+def _is_plain_linear(module: Any, swap: _Swap) -> bool:
+    return type(module) is nn.Linear and _can_be_float32(module.weight, swap)
 
 
-def _is_gated_mlp(module: Any) -> bool:
+def _is_gated_mlp(module: Any, swap: _Swap) -> bool:
     """Three linear layers without bias and nothing else; whether it is the usual formula is measured."""
     layers = [getattr(module, name, None) for name in ("gate_proj", "up_proj", "down_proj")]
-    if not all(_is_plain_linear(layer) and layer.bias is None for layer in layers):  # type: ignore[union-attr]
+    if not all(_is_plain_linear(layer, swap) and layer.bias is None for layer in layers):  # type: ignore[union-attr]
         return False
     n_parameters = sum(1 for _ in module.parameters())
     return n_parameters == 3 and module.gate_proj.out_features % ops.PANEL == 0
 
 
-def _is_rms_norm(module: Any) -> bool:
+def _is_rms_norm(module: Any, swap: _Swap) -> bool:
     weight = getattr(module, "weight", None)
     return (
         type(module).__name__.endswith("RMSNorm")
@@ -445,12 +309,14 @@ def _is_rms_norm(module: Any) -> bool:
         and isinstance(weight, Tensor)
         and weight.ndim == 1
         and weight.shape[0] % ops.LANES == 0
-        and _is_float32_on_cpu(weight)
+        and _can_be_float32(weight, swap)
     )
 
 
-def _is_float32_on_cpu(weight: Tensor) -> bool:
-    return weight.dtype == torch.float32 and weight.device.type == "cpu"
+def _can_be_float32(weight: Tensor, swap: _Swap) -> bool:
+    """Whether it is on the CPU in float32, or will be."""
+    is_narrow = swap.widens and weight.dtype == torch.bfloat16
+    return weight.device.type == "cpu" and (weight.dtype == torch.float32 or is_narrow)
 
 
 def _probe(width: int) -> Tensor:
@@ -481,13 +347,6 @@ def _is_close(wanted: Any, found: Tensor) -> bool:
 
 
 __all__ = [
-    "MOST_ROWS",
-    "JointLinear",
-    "Packed",
-    "PackedLinear",
-    "RowGatedMlp",
-    "RowLinear",
-    "RowRmsNorm",
     "bytes_read",
     "can_pack",
     "count_let_go",

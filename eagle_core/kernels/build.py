@@ -1,5 +1,8 @@
 """Compiles the C++ kernels on the machine that runs them: once, into the cache folder, in a few seconds.
 
+The units are compiled side by side, and while a model is found and fetched (:func:`compile_ahead`); attention
+for the head sizes that occur.
+
 A machine without a C++ compiler, or where compiling fails, goes without: everything has a plain path.
 ``EAGLE_KERNELS=off`` switches them off.
 """
@@ -14,6 +17,9 @@ import platform
 import shutil
 import subprocess
 import sys
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 
@@ -22,9 +28,12 @@ from eagle_core.folders import build_folder, cache_folder
 
 logger = logging.getLogger(__name__)
 
-SOURCES = tuple(Path(__file__).with_name(name) for name in ("rows.cpp", "program.cpp"))
-LIBRARY_NAME = "rows.so"
-FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC")
+HERE = Path(__file__).parent
+UNITS = ("int8_products", "float_products", "scores", "attention", "program", "products")
+ATTEND = "attend"  # a library of its own for each head size
+HEAD_STEP, WIDEST_HEAD = 16, 256  # head sizes that the attention kernel can be compiled for
+LIBRARY_NAME, ATTEND_NAME = "rows.so", "attend.so"
+FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-fPIC")
 COMPILE_TIMEOUT_S = 300
 SWITCH = "EAGLE_KERNELS"
 
@@ -53,6 +62,33 @@ def expects_fast_int8() -> bool:
 @lru_cache(maxsize=1)
 def kernel_library() -> ctypes.CDLL | None:
     """The compiled kernels, or None where they are switched off or cannot be made."""
+    return _library(LIBRARY_NAME, UNITS)
+
+
+@lru_cache(maxsize=32)
+def attention_library(head_dim: int) -> ctypes.CDLL | None:
+    """The attention of heads of ``head_dim`` numbers, or None where there is none for that size."""
+    if head_dim % HEAD_STEP or not 0 < head_dim <= WIDEST_HEAD:
+        return None
+    return _library(ATTEND_NAME, (ATTEND,), f"-DHEAD_DIM={head_dim}")
+
+
+def compile_ahead(head_dim: int | None = None) -> threading.Thread:
+    """Compile in the background what will be needed, if it is not there; whoever needs it waits for it.
+
+    Args: head_dim: the size of the model's heads, if it is known.
+    """
+
+    def compile_now() -> None:
+        if kernel_library() is not None and head_dim is not None:
+            attention_library(head_dim)
+
+    thread = threading.Thread(target=compile_now, name="kernels", daemon=True)
+    thread.start()
+    return thread
+
+
+def _library(name: str, units: Sequence[str], *defines: str) -> ctypes.CDLL | None:
     if not _is_on():
         return None
     compiler = find_compiler()
@@ -61,11 +97,11 @@ def kernel_library() -> ctypes.CDLL | None:
         return None
     try:
         folder = build_folder(
-            _folder(compiler),
-            lambda folder: (folder / LIBRARY_NAME).is_file(),
-            lambda folder: compile_library(compiler, folder / LIBRARY_NAME),
+            _folder(compiler, *defines),
+            lambda folder: (folder / name).is_file(),
+            lambda folder: compile_library(compiler, folder / name, units, *defines),
         )
-        return ctypes.CDLL(str(folder / LIBRARY_NAME))
+        return ctypes.CDLL(str(folder / name))
     except (EagleError, OSError, subprocess.SubprocessError) as error:
         logger.warning("the kernels cannot be compiled, plain layers are used: %s", error)
         return None
@@ -75,8 +111,8 @@ def _is_on() -> bool:
     return os.environ.get(SWITCH, "on").lower() not in ("off", "0", "no")
 
 
-def _folder(compiler: str) -> Path:
-    return cache_folder() / "kernels" / library_key(compiler)
+def _folder(compiler: str, *defines: str) -> Path:
+    return cache_folder() / "kernels" / library_key(compiler, *defines)
 
 
 def find_compiler() -> str | None:
@@ -86,30 +122,46 @@ def find_compiler() -> str | None:
     return shutil.which(os.environ.get("CXX") or "g++")
 
 
-def library_key(compiler: str) -> str:
+def library_key(compiler: str, *defines: str) -> str:
     """Changes with the sources, the flags, the compiler and the processor."""
-    version = subprocess.run(
-        [compiler, "--version"], capture_output=True, check=True, timeout=COMPILE_TIMEOUT_S
-    ).stdout
     parts = (
-        *(source.read_bytes() for source in SOURCES),
-        " ".join(FLAGS).encode(),
-        version,
+        *(source.read_bytes() for source in sorted([*HERE.glob("*.cpp"), *HERE.glob("*.h")])),
+        " ".join([*FLAGS, *defines]).encode(),
+        _version_of(compiler),
         _processor().encode(),
     )
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
 
 
-def compile_library(compiler: str, path: Path) -> None:
-    """Compile the sources to ``path``.
+@lru_cache(maxsize=4)
+def _version_of(compiler: str) -> bytes:
+    return subprocess.run(
+        [compiler, "--version"], capture_output=True, check=True, timeout=COMPILE_TIMEOUT_S
+    ).stdout
+
+
+def compile_library(compiler: str, path: Path, units: Sequence[str] = UNITS, *defines: str) -> None:
+    """Compile the units side by side and link them to ``path``.
 
     Raises: subprocess.SubprocessError when the compiler refuses.
     """
+    objects = [path.with_name(f"{unit}.o") for unit in units]
+
+    def compile_unit(unit: str, found: Path) -> None:
+        _run(compiler, *FLAGS, *defines, "-c", str(HERE / f"{unit}.cpp"), "-o", str(found))
+
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        list(pool.map(compile_unit, units, objects))
+    _run(compiler, *FLAGS, "-shared", *map(str, objects), "-o", str(path))
+    for found in objects:
+        found.unlink()
+
+
+def _run(*command: str) -> None:
     try:
         subprocess.run(
-            [compiler, *FLAGS, *map(str, SOURCES), "-o", str(path)],
-            capture_output=True, check=True, text=True, timeout=COMPILE_TIMEOUT_S,
-        )  # fmt: skip
+            command, capture_output=True, check=True, text=True, timeout=COMPILE_TIMEOUT_S
+        )
     except subprocess.CalledProcessError as error:
         logger.debug("%s", error.stderr)
         raise
@@ -127,6 +179,8 @@ def _processor() -> str:
 
 __all__ = [
     "SWITCH",
+    "attention_library",
+    "compile_ahead",
     "compile_library",
     "expects_fast_int8",
     "expects_kernels",

@@ -1,8 +1,8 @@
 """The compiled kernels as functions of tensors: float32 on the CPU, a few rows at a time.
 
 A row's result depends on that row alone, bit for bit: not on how many rows are computed beside it
-(``rows.cpp`` says why). Weights that bfloat16 holds exactly are read as bfloat16, at half the memory traffic;
-products and sums are float32 all the same.
+(``vectors.h`` says why). Weights that bfloat16 holds exactly are read as bfloat16, at half the memory
+traffic; products and sums are float32 all the same.
 
 Every tensor is made with its dtype. While another thread loads a model, PyTorch's default is that model's,
 and a kernel would write beyond the end of a tensor that is narrower than it believes.
@@ -16,18 +16,20 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from eagle_core.kernels.build import kernel_library
+from eagle_core.kernels.build import attention_library, kernel_library
 from eagle_core.kernels.memory import LargePages
 from eagle_core.kernels.recording import GATED_MLP, LINEAR, RMS_NORM, active, float_bits
 
 PANEL = 32  # output columns that lie together
 LANES = 16
 COMPARED = 1 << 17  # weights that are compared at once
-FLOAT32, BFLOAT16, INT8 = range(3)  # how a packed weight is kept; rows.cpp
+FLOAT32, BFLOAT16, INT8 = range(3)  # how a packed weight is kept; products.cpp
 
 _pointer, _int64 = ctypes.c_void_p, ctypes.c_int64
 _SIGNATURES = {
-    "eagle_pack": (ctypes.c_int, *[_pointer] * 2, *[_int64] * 2, ctypes.c_int),
+    "eagle_pack": (
+        ctypes.c_int, _pointer, ctypes.c_int, _pointer, *[_int64] * 2, ctypes.c_int,
+    ),
     "eagle_unpack": (ctypes.c_int, *[_pointer] * 2, *[_int64] * 2, ctypes.c_int),
     "eagle_linear": (ctypes.c_int, *[_pointer] * 5, *[_int64] * 3, ctypes.c_int),
     "eagle_gated_mlp": (ctypes.c_int, *[_pointer] * 6, *[_int64] * 4, ctypes.c_int),
@@ -54,8 +56,8 @@ def _library() -> ctypes.CDLL:
     library.eagle_race.restype = _int64
     library.eagle_likeliest.argtypes = [_pointer, _int64, _pointer]
     library.eagle_likeliest.restype = _int64
-    library.eagle_can_attend.argtypes = [_int64]
-    library.eagle_can_attend.restype = ctypes.c_int
+    library.eagle_provide_attention.argtypes = [_int64, _pointer]
+    library.eagle_provide_attention.restype = None
     return library
 
 
@@ -79,8 +81,10 @@ class PackedWeight:
         self, weight: Tensor, *, is_int8: bool = False, pages: LargePages | None = None
     ) -> None:
         self.n_out, self.n_in = weight.shape
-        source = weight.detach().float() if is_int8 else _smallest(weight.detach())
-        self.format = INT8 if is_int8 else FLOAT32 if source.dtype == torch.float32 else BFLOAT16
+        source = weight.detach() if is_int8 else _smallest(weight.detach())
+        is_narrow = source.dtype == torch.bfloat16
+        source = source if is_narrow else source.float()
+        self.format = INT8 if is_int8 else BFLOAT16 if is_narrow else FLOAT32
         source = source.contiguous()
         n_bytes = _library().eagle_packed_bytes(self.format, self.n_in, self.n_out)
         self.data = (
@@ -88,7 +92,7 @@ class PackedWeight:
         )
         self.address = self.data.data_ptr()
         _library().eagle_pack(
-            self.format, source.data_ptr(), self.address, self.n_in, self.n_out,
+            self.format, source.data_ptr(), is_narrow, self.address, self.n_in, self.n_out,
             torch.get_num_threads(),
         )  # fmt: skip
 
@@ -217,8 +221,13 @@ def top(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 @lru_cache(maxsize=64)
 def can_attend(head_dim: int) -> bool:
-    """Whether the attention kernel knows this head size."""
-    return bool(_library().eagle_can_attend(head_dim))
+    """Whether there is an attention kernel for this head size; compiles it if need be."""
+    library = attention_library(head_dim)
+    if library is None:
+        return False
+    address = ctypes.cast(library.eagle_attend, ctypes.c_void_p)
+    _library().eagle_provide_attention(head_dim, address)
+    return True
 
 
 def attention(
@@ -228,11 +237,14 @@ def attention(
 
     Args:
         query: [H, N, d] f32, any strides but the last.
-        keys, values: [G, S, d] f32, the same; H is a multiple of G.
+        keys, values: [G, S, d] f32, the same; H is a multiple of G, and d a size that :func:`can_attend`.
         mask: [N, S] f32, additive, -1e30 or below hides a key; None: causal, the rows are the last keys'.
     Returns: [N, H, d] f32.
+    Raises: ValueError for another head size.
     """
     n_heads, n_rows, head_dim = query.shape
+    if not can_attend(head_dim):
+        raise ValueError(f"no attention kernel for heads of {head_dim} numbers")
     out = query.new_empty(n_rows, n_heads, head_dim)
     _library().eagle_attention(
         query.data_ptr(), query.stride(0), query.stride(1),

@@ -25,7 +25,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("catalog", "instance"),
     ("own_models", "fit"),
     ("kernels", "history", "context"),
-    ("tree", "sampling", "processors", "worth"),
+    ("tree", "sampling", "processors", "worth", "fast_layers"),
     (
         "drafters.base",
         "verify",

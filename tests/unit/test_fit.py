@@ -23,7 +23,7 @@ from tests.support.peak_memory import peak_of
 from tests.support.tiny_models import byte_level_tokenizer, save_llama
 
 GB = 1_000_000_000
-CONTEXT = 512
+CONTEXT = 1024
 SMALL = {
     "vocab_size": 16_384, "hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 6,
     "num_attention_heads": 8, "num_key_value_heads": 4, "max_position_embeddings": CONTEXT,
@@ -79,7 +79,9 @@ def test_a_small_models_peak_is_estimated_within_a_tenth(
     model: Path, tmp_path: Path, precision: catalog.Precision
 ) -> None:
     head = save_head(model, tmp_path / "head")
-    peak = peak_of(save_llama(tmp_path / "warm-up"), model, head, precision, CONTEXT)
+    warm_up = save_llama(tmp_path / "warm-up")
+    # Of two: a peak that lasts less long than the time between two looks is missed.
+    peak = max(peak_of(warm_up, model, head, precision, CONTEXT) for _ in range(2))
     size = size_of(model)
     found = fit.estimate(size, head_size_of(head), precision, "cpu")
     tokenizer = fit.TOKENIZER_BYTES * (size.vocab_size - 300)  # the tests' one has 300 tokens

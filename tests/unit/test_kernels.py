@@ -29,7 +29,7 @@ def halve(tensor: torch.Tensor, exact: bool) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("is_bfloat16", [True, False])
-@pytest.mark.parametrize(("n_in", "n_out"), [(48, 100), (16, 32), (33, 7)])
+@pytest.mark.parametrize(("n_in", "n_out"), [(48, 100), (16, 32), (33, 7), (64, 64), (100, 33)])
 @pytest.mark.parametrize("n_rows", [1, 5, 14, 15, 29, 200])
 def test_linear_rows_are_right_and_independent(is_bfloat16, n_in, n_out, n_rows):
     weight, bias = halve(draw(n_out, n_in), is_bfloat16), draw(n_out, seed=1)
@@ -42,6 +42,16 @@ def test_linear_rows_are_right_and_independent(is_bfloat16, n_in, n_out, n_rows)
     torch.testing.assert_close(out, F.linear(rows, weight, bias), atol=1e-5, rtol=1e-5)
     for i in range(n_rows):
         assert torch.equal(ops.linear(rows[:, i], packed, bias)[0], out[0, i])
+
+
+@pytest.mark.parametrize("is_int8", [True, False])
+@pytest.mark.parametrize(("n_in", "n_out"), [(64, 64), (100, 33), (16, 5)])
+def test_weights_in_bfloat16_are_packed_as_the_same_ones_in_float32(is_int8, n_in, n_out):
+    weight = draw(n_out, n_in, seed=3).bfloat16()
+    weight[0] = 0
+    narrow, wide = (ops.PackedWeight(one, is_int8=is_int8) for one in (weight, weight.float()))
+    assert narrow.format == wide.format == (ops.INT8 if is_int8 else ops.BFLOAT16)
+    assert torch.equal(narrow.data, wide.data)
 
 
 def rounded(values: torch.Tensor) -> torch.Tensor:
@@ -321,3 +331,23 @@ def test_of_equal_tokens_the_first_are_taken_and_what_is_no_number_last():
     ids, scores = ops.top(few, 3)
     assert ids.tolist() == [[1, 0, 2]]
     assert scores.tolist() == [[0.0, -1e9, -1e9]]
+
+
+@needs_kernels
+def test_a_head_size_is_compiled_once_and_others_are_refused(monkeypatch, tmp_path):
+    monkeypatch.setattr(build, "cache_folder", lambda: tmp_path)
+    compiled, run = [], build._run
+    monkeypatch.setattr(build, "_run", lambda *command: (compiled.append(command), run(*command)))
+    build.compile_ahead(112).join()
+    attention = build.attention_library.__wrapped__
+    assert attention(112) is not None
+    assert sum("-DHEAD_DIM=112" in command and "-c" in command for command in compiled) == 1
+    assert [path.name for path in tmp_path.rglob("*.so")] == ["attend.so"]
+    assert not list(tmp_path.rglob("*.o"))
+    n_commands = len(compiled)
+    assert [attention(size) for size in (0, 8, 40, 272)] == [None] * 4
+    assert not any(ops.can_attend(size) for size in (0, 8, 40, 272))
+    rows = torch.zeros(1, 1, 40, dtype=torch.float32)
+    with pytest.raises(ValueError, match="40"):
+        ops.attention(rows, rows, rows, None, 1.0)
+    assert len(compiled) == n_commands

@@ -6,15 +6,17 @@ import pytest
 import torch
 from torch import nn
 
-from eagle_core.kernels import memory, ops
-from eagle_core.kernels.attention import use_rows_attention
-from eagle_core.packing import (
+from eagle_core.fast_layers import (
     MOST_ROWS,
     JointLinear,
     PackedLinear,
     RowGatedMlp,
     RowLinear,
     RowRmsNorm,
+)
+from eagle_core.kernels import memory, ops
+from eagle_core.kernels.attention import use_rows_attention
+from eagle_core.packing import (
     bytes_read,
     can_pack,
     count_let_go,
@@ -88,6 +90,32 @@ def test_a_layer_that_computes_something_else_is_left_alone():
     assert type(model[0]) is OddRMSNorm
     assert type(model[1]) is OddMlp
     assert type(model[1].gate_proj) is RowLinear  # its parts are still faster
+    torch.testing.assert_close(model(inputs), wanted, atol=1e-5, rtol=1e-5)
+
+
+@needs_kernels
+@pytest.mark.parametrize("differs", ["number", "buffer", "shape"])
+def test_a_layer_unlike_those_that_were_checked_is_checked_itself(differs):
+    class Mlp(nn.Module):
+        def __init__(self, factor, width=64):
+            super().__init__()
+            self.gate_proj, self.up_proj = (nn.Linear(32, width, bias=False) for _ in range(2))
+            self.down_proj = nn.Linear(width, 32, bias=False)
+            if differs == "buffer":
+                self.register_buffer("factor", torch.tensor(factor))
+            else:
+                self.factor = factor
+
+        def forward(self, inputs):
+            gate = nn.functional.silu(self.gate_proj(inputs))
+            return self.factor * self.down_proj(gate * self.up_proj(inputs))
+
+    last = Mlp(2.0, width=96 if differs == "shape" else 64)
+    model = nn.Sequential(Mlp(1.0), Mlp(1.0), last).requires_grad_(False)
+    inputs = torch.randn(1, 3, 32)
+    wanted = model(inputs)
+    pack_layers(model)
+    assert [type(layer) for layer in model] == [RowGatedMlp, RowGatedMlp, Mlp]
     torch.testing.assert_close(model(inputs), wanted, atol=1e-5, rtol=1e-5)
 
 

@@ -16,6 +16,7 @@ from eagle_core.certificate.loaded import model_checks
 from eagle_core.config import DraftConfig, GenerationConfig, LoadConfig, TreeConfig
 from eagle_core.errors import ConfigError, ModelError
 from eagle_core.events import Event, LoadProgress, Notice
+from eagle_core.fast_layers import RowLinear
 from eagle_core.fit import Machine, estimate
 from eagle_core.head_precision import compute_dtype, head_dtype_name, place_head
 from eagle_core.heads.scorer import draft_scorer
@@ -23,7 +24,7 @@ from eagle_core.kernels import ops
 from eagle_core.kernels.attention import use_rows_attention
 from eagle_core.loading import LoadedBase, load_base
 from eagle_core.models import folder_size
-from eagle_core.packing import RowLinear, count_let_go, pack_layers
+from eagle_core.packing import count_let_go, pack_layers
 from eagle_core.precision import OUTLIERS_REASON, SLOW_ON_CPU, PrecisionName
 from eagle_core.quantization import (
     CastFilter,

@@ -13,9 +13,10 @@ from eagle_core import loading, placement
 from eagle_core.config import DraftConfig, LoadConfig
 from eagle_core.errors import ConfigError, ModelError
 from eagle_core.events import Event, LoadProgress
+from eagle_core.fast_layers import RowLinear
 from eagle_core.fit import Machine
 from eagle_core.loading import LoadedBase, load_base
-from eagle_core.packing import RowLinear, count_let_go
+from eagle_core.packing import count_let_go
 from eagle_core.session import Session
 from eagle_core.target import Target, execution_device
 from tests.support.tiny_answers import HIDDEN, PROMPT, TREE, ideal, ids, save_base
