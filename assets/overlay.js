@@ -190,7 +190,8 @@ only grow. What is drawn from them is in color.js and tokens.js; a frame draws o
 
   function watchChat() {
     const place = document.getElementById("chat");
-    if (!place) {
+    const box = document.getElementById("box");
+    if (!place || !box) {
       setTimeout(watchChat, 100);
       return;
     }
@@ -206,7 +207,6 @@ only grow. What is drawn from them is in color.js and tokens.js; a frame draws o
       schedule();
     }).observe(place, { childList: true, characterData: true, subtree: true });
     quiet();
-    const box = document.getElementById("box");
     const label = () => {
       box.querySelector(".submit-button")?.setAttribute("aria-label", "Send");
       box.querySelector(".stop-button")?.setAttribute("aria-label", "Stop");

@@ -105,7 +105,6 @@ def build_chat(
     app.load(handlers.poll_opening, None, opening, queue=False, **PRIVATE)
     app.load(actions.list_presets, None, panel.preset, queue=False, **PRIVATE)
     timer.tick(handlers.poll_opening, None, opening, queue=False, **PRIVATE)
-    app.unload(handlers.leave)
 
 
 def wire_answers(

@@ -287,7 +287,6 @@ def build_compare(
     batch.click(handlers.examples, controls, **long)
     stop.click(handlers.stop, queue=False, **PRIVATE)
     app.load(handlers.precisions, None, precisions, queue=False, **PRIVATE)
-    app.unload(handlers.stop)
     return handlers
 
 

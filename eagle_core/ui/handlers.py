@@ -2,7 +2,9 @@
 
 An answer runs in a pump's thread; the handler draws the latest transcript about fifteen times a second.
 Leaving the page, Stop and changing the chat all set the request's cancel event; the engine looks at it
-before every step.
+before every step. Gradio closes the handler of a page that is gone, but only where it yields: so now and then
+it yields nothing new. (An unload listener would make every page hold a connection for as long as it is open,
+and a browser opens six to one server, for all its tabs.)
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
@@ -36,6 +39,8 @@ MAX_SEED = 2**63
 # So much of an answer is lost at most when the machine fails.
 SAVE_S = 2.0
 OPENING_POLL_S = 0.05
+# A page that is gone is noticed so soon.
+SIGN_OF_LIFE_S = 0.5
 EXAMPLES = (
     "Write a short story about a lighthouse keeper who finds a message in a bottle.",
     "Explain recursion with a small Python example.",
@@ -74,8 +79,9 @@ class Handlers:
             yield Frame(notice=render.notice_html("info", hint)).updates()
             return
         plan = Plan(room.leaf, room.prompt_of(prompt), box=prompt, files=tuple(room.attachments))
-        async for frame in self._checked_answer(room, plan, values):
-            yield frame.updates()
+        async with aclosing(self._checked_answer(room, plan, values)) as frames:
+            async for frame in frames:
+                yield frame.updates()
 
     async def answer(
         self, event: gr.EventData, request: gr.Request, *values: Any
@@ -86,15 +92,12 @@ class Handlers:
         if isinstance(plan, str):
             yield self.frame(room, notice=render.notice_html("info", plan)).updates()
             return
-        async for frame in self._checked_answer(room, plan, values):
-            yield frame.updates()
+        async with aclosing(self._checked_answer(room, plan, values)) as frames:
+            async for frame in frames:
+                yield frame.updates()
 
     async def stop(self, request: gr.Request) -> None:
         """Stop the answer in progress."""
-        self.rooms.stop(tab_of(request))
-
-    async def leave(self, request: gr.Request) -> None:
-        """A tab was closed or reloaded."""
         self.rooms.stop(tab_of(request))
 
     def poll_opening(self) -> tuple[Any, ...]:
@@ -156,7 +159,7 @@ class Handlers:
 
     async def _checked_answer(
         self, room: Room, plan: Plan, values: Sequence[Any]
-    ) -> AsyncIterator[Frame]:
+    ) -> AsyncGenerator[Frame, None]:
         """Answer if the settings are right and the room is free, once the session is open."""
         try:
             settings = read_settings(values)
@@ -172,7 +175,10 @@ class Handlers:
         try:
             if self.slot.is_opening:
                 yield Frame(notice=render.opening_html(self.slot.opening), box=busy_box())
-            session = await self._opened(room, cancel)
+            while self._waits_for_model(room, cancel):
+                await self._opening_goes_on(room, cancel)
+                yield Frame()
+            session = self._taken(room, cancel)
             if session is None:
                 yield Frame(notice=self._why_not_open(), box=idle_box())
                 return
@@ -188,13 +194,21 @@ class Handlers:
             raise
         if room.cancel is cancel:
             writer.enter(room)
-        async for frame in self._answer(session, room, writer, settings, cancel):
-            yield frame
+        async with aclosing(self._answer(session, room, writer, settings, cancel)) as frames:
+            async for frame in frames:
+                yield frame
 
-    async def _opened(self, room: Room, cancel: threading.Event) -> ChatSession | None:
-        """The session, waited for while it opens; None, the room free again, if it fails or one stops."""
-        while self.slot.is_opening and room.cancel is cancel and not cancel.is_set():
+    def _waits_for_model(self, room: Room, cancel: threading.Event) -> bool:
+        return self.slot.is_opening and room.cancel is cancel and not cancel.is_set()
+
+    async def _opening_goes_on(self, room: Room, cancel: threading.Event) -> None:
+        """Wait until the session is open or nobody wants it, but no longer than the page may be gone."""
+        end_s = asyncio.get_running_loop().time() + SIGN_OF_LIFE_S
+        while self._waits_for_model(room, cancel) and asyncio.get_running_loop().time() < end_s:
             await asyncio.sleep(OPENING_POLL_S)
+
+    def _taken(self, room: Room, cancel: threading.Event) -> ChatSession | None:
+        """The session; None, the room free again, if it is not open or one stopped meanwhile."""
         session = self.slot.session
         if session is not None and room.cancel is cancel and not cancel.is_set():
             return session
@@ -214,7 +228,7 @@ class Handlers:
         writer: AnswerWriter,
         settings: Settings,
         cancel: threading.Event,
-    ) -> AsyncIterator[Frame]:
+    ) -> AsyncGenerator[Frame, None]:
         messages = messages_of(writer.sent, settings.system_prompt)
         pump = Pump(
             lambda: session.chat(messages, settings.generation, settings.draft, cancel=cancel)
@@ -232,17 +246,18 @@ class Handlers:
                 box=busy_box() if writer.plan.box is None else busy_box(value=""),
                 library=self.library_if_any(room),
             )
-            frame_s = 0.0
-            drawn, saved_s = pump.transcript, asyncio.get_running_loop().time()
+            frame_s, now_s = 0.0, asyncio.get_running_loop().time
+            drawn, begun_s, saved_s = pump.transcript, now_s(), now_s()
             while not pump.is_done and room.cancel is cancel:
                 await asyncio.sleep(pace.next_s(frame_s))
-                if pump.transcript is drawn or room.cancel is not cancel:
+                is_new = pump.transcript is not drawn
+                if room.cancel is not cancel or not (is_new or now_s() - begun_s > SIGN_OF_LIFE_S):
                     continue
-                drawn, begun_s = pump.transcript, asyncio.get_running_loop().time()
-                yield artist.live_frame(drawn)
-                frame_s = asyncio.get_running_loop().time() - begun_s
-                if asyncio.get_running_loop().time() - saved_s > SAVE_S:
-                    saved_s = asyncio.get_running_loop().time()
+                drawn, begun_s = pump.transcript, now_s()
+                yield artist.live_frame(drawn) if is_new else Frame()
+                frame_s = now_s() - begun_s
+                if now_s() - saved_s > SAVE_S:
+                    saved_s = now_s()
                     await asyncio.to_thread(writer.save, drawn)
             cancel.set()
             await asyncio.to_thread(pump.join, 5.0)

@@ -11,6 +11,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from eagle_core.assets import asset_path
 from eagle_core.ui.access import Credentials, Login, Receive, SameOrigin, Scope, Send
+from eagle_core.ui.streams import Streams
 
 LOOPBACK = ("127.0.0.1", "localhost")
 # Gradio's page needs inline scripts and compiles its templates. Images, frames, forms and connections to
@@ -38,6 +39,7 @@ SPACE_POLICY = CONTENT_POLICY.replace(
 STYLES = ("ui.css", "tokens.css", "chat.css", "race.css", "compare.css", "models.css")
 # In this order: each uses what those before it define.
 SCRIPTS = (
+    "streams.js",
     "calm.js",
     "align.js",
     "color.js",
@@ -100,6 +102,7 @@ def middleware(host: str, auth: Credentials | None = None) -> list[Middleware]:
         Middleware(SecurityHeaders, policy=CONTENT_POLICY),
         Middleware(SameOrigin),
         *([Middleware(Login, credentials=auth)] if auth is not None else []),
+        Middleware(Streams),
     ]
 
 
@@ -107,6 +110,7 @@ def space_middleware() -> list[Middleware]:
     """The same for a Space: anybody may come, by a proxy with names of its own, and inside the Hub's frame.
 
     Nothing there belongs to one visitor that a page of another site could use: no login, no cookie, no file.
+    Its proxy speaks HTTP/2 to browsers, for which one connection is enough, and hides who shares one.
     """
     return [Middleware(SecurityHeaders, policy=SPACE_POLICY)]
 

@@ -142,7 +142,8 @@ class FakeSession:
                         ahead = place
                     else:
                         self._turn.wait(0.02)
-                        continue
+                        if not cancel.is_set():
+                            continue
                 yield Queued(ahead)
                 if cancel.is_set():
                     yield finished("cancelled", 0, (), StatsBuilder(), 0.0)
