@@ -13,6 +13,7 @@ from eagle_core.config import DEFAULT_BASE, LoadConfig
 from eagle_core.ui.app import serve
 from eagle_core.ui.backend import ChatSession, OnEvent, OpenSession
 from eagle_core.ui.shared import Limited, Limits
+from eagle_core.worker import open_in_worker
 
 logger = logging.getLogger(__name__)
 
@@ -57,9 +58,7 @@ def load_space(environment: Mapping[str, str] = os.environ) -> Space | None:
         limits = Limits()
 
         def open_limited(on_event: OnEvent) -> ChatSession:
-            from eagle_core.session import Session
-
-            return Limited(Session.open(load, on_event), limits)
+            return Limited(open_in_worker(load, on_event), limits)
 
         return Space(open_limited, limits, load)
     gpu = importlib.import_module("spaces").GPU  # before anything looks for a GPU

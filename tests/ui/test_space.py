@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import gradio as gr
+import psutil
 import pytest
 
 from eagle_core.compare import Prompt, Setup
@@ -246,11 +247,28 @@ def test_elsewhere_it_is_no_space_and_without_zerogpu_the_model_is_opened_later(
     assert "place in the queue" in found.limits.words
     opened: list[LoadConfig] = []
     monkeypatch.setattr(
-        Session, "open", lambda config, on_event: opened.append(config) or FakeSession()
+        space, "open_in_worker", lambda config, on_event: opened.append(config) or FakeSession()
     )
     assert callable(found.session)
     assert isinstance(found.session(lambda event: None), Limited)
     assert opened == [LoadConfig()]
+
+
+def test_without_zerogpu_the_model_is_in_a_process_of_its_own(load: LoadConfig) -> None:
+    environment = {"SYSTEM": "spaces", "EAGLE_BASE": load.base, "EAGLE_HEAD": str(load.head)}
+    found = space.load_space(environment)
+    assert found is not None
+    assert callable(found.session)
+    session = found.session(lambda event: None)
+    try:
+        children = psutil.Process().children()
+        (child,) = [one for one in children if "eagle_core.worker" in one.cmdline()]
+        last = list(session.chat(HELLO, SHORT, EAGLE))[-1]
+        assert isinstance(last, Finished)
+        assert len(last.token_ids) > 0
+    finally:
+        session.close()
+    assert not child.is_running()
 
 
 @pytest.mark.parametrize(("value", "has_package", "expected"), [
