@@ -80,18 +80,14 @@ def check_limits(config: Any) -> None:
                 got=repr(value),
                 hint=f"{spec.name}: {limits['help']}",
             )
-        low, high = limits.get("min"), limits.get("max")
-        if low is None and high is None:
+        if "min" not in limits and "max" not in limits:
             continue
+        low, high = limits.get("min", -math.inf), limits.get("max", math.inf)
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if (
-            not is_number
-            or not (low is None or value >= low)
-            or not (high is None or value <= high)
-        ):
+        if not is_number or not low <= value <= high:
             raise ConfigError(
                 f"{spec.name} is out of range",
-                expected=f"{low if low is not None else '-inf'} to {high if high is not None else 'inf'}",
+                expected=f"{low} to {high}",
                 got=repr(value),
                 hint=f"{spec.name}: {limits['help']}",
             )

@@ -54,7 +54,7 @@ def test_a_page_that_waits_for_its_turn_can_be_left() -> None:
         handlers.rooms.stop("a")
         await writing
 
-    session = FakeSession({"long": LONG}, step_s=0.1)
+    session = FakeSession({"long": LONG}, step_s=0.4)
     handlers = Handlers(SessionSlot(session), Rooms(lambda: SqliteHistory(None)))  # type: ignore[arg-type]
     asyncio.run(two_pages())
     wait_for(lambda: not session.is_busy)
