@@ -66,23 +66,18 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class _Noise:
-    """Random numbers by depth: ``draw`` [max_depth + 1] f32, ``accept`` [max_depth + 1, K] f32 or None.
-
-    At temperature 0 no draw looks at them: zeros.
-    """
+    """Random numbers by depth: ``draw`` [max_depth + 1] f32, ``accept`` [max_depth + 1, K] f32 or None."""
 
     draw: Tensor
     accept: Tensor | None
 
     @classmethod
-    def of(cls, tree: DraftTree, first_position: int, config: GenerationConfig) -> _Noise:
-        seed, n_positions = config.seed, tree.max_depth + 1
-        is_greedy = config.temperature == 0
-        draw = (
-            torch.zeros(n_positions)
-            if is_greedy
-            else position_noise(seed, first_position, n_positions)
-        )
+    def of(cls, tree: DraftTree, first_position: int, seed: int | None) -> _Noise:
+        """Of a seed; None for choices that look at no random number: zeros."""
+        n_positions = tree.max_depth + 1
+        if seed is None:
+            return cls(torch.zeros(n_positions, dtype=torch.float32), None)
+        draw = position_noise(seed, first_position, n_positions)
         if tree.draws is None:
             return cls(draw, None)
         n_rounds = tree.draws.candidates.shape[1]
@@ -114,7 +109,8 @@ def verify(
         )
     if tree.draws is not None and config.acceptance != "sampling":
         tree = dataclasses.replace(tree, draws=None)
-    noise = _Noise.of(tree, first_position, config)
+    is_greedy = config.temperature == 0 and tree.draws is None
+    noise = _Noise.of(tree, first_position, None if is_greedy else config.seed)
     if logits.device.type == "cpu":
         return _verify_lazily(tree, logits, noise, config, processors)
     return _verify_at_once(tree, logits, noise, config, processors)
