@@ -1,7 +1,7 @@
 """What ``auto`` drafts with in the step that begins: the head's tree, looked-up text alone, or nothing.
 
-Text that stood before makes a step another one: the head then adds little, and costs the same. So steps with
-and without it are judged apart.
+Text that stood before makes a step another one: the head then adds little, and costs the same. And what two
+or three words recall is kept far less often than what more of them do. So such steps are judged apart.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from eagle_core.config import TreeConfig
 from eagle_core.pace import Pace, PaceBook
 from eagle_core.worth import Worth
+
+WEAK_MATCH = 3  # words; with up to so many alike, what followed them once often does not again
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +42,9 @@ class Choice:
         looked_up = Way(None, looks_up=True)
         name = f"{', '.join(map(_name, trees))}; {tree.lookup} looked up"
         if on_host:
-            self._ways = [[*drafted, plain], [*drafted, looked_up, plain]]
-            names = [f"{name}; nothing found", f"{name}; something found"]
+            found = [*drafted, looked_up, plain]
+            self._ways = [[*drafted, plain], found, found]
+            names = [f"{name}; {what}" for what in ("nothing found", "little alike", "much alike")]
         else:
             self._ways = [[*drafted, looked_up, plain]]
             names = [name]
@@ -56,9 +59,13 @@ class Choice:
         for pace in self._paces:
             pace.finish(n_tokens, cost)
 
-    def begin(self, repeat: Sequence[int]) -> Way:
-        """The way of the step that begins; ``repeat`` is what was looked up."""
-        which = min(int(bool(repeat)), len(self._ways) - 1)
+    def begin(self, repeat: Sequence[int], match: int) -> Way:
+        """The way of the step that begins.
+
+        Args: repeat: what was looked up; match: how many words were alike before it.
+        """
+        which = 0 if not repeat else 1 if match <= WEAK_MATCH else 2
+        which = min(which, len(self._ways) - 1)
         return self._ways[which][self._paces[which].begin()]
 
     def pause(self) -> None:
@@ -74,4 +81,4 @@ def _name(tree: TreeConfig) -> str:
     return f"{tree.policy} {tree.depth}/{tree.branching}/{tree.size}{shape}"
 
 
-__all__ = ["Choice", "Way"]
+__all__ = ["WEAK_MATCH", "Choice", "Way"]

@@ -207,7 +207,7 @@ class EagleDrafter:
             n_tokens = min(len(repeat), budget.max_nodes, budget.max_depth)
             return DraftTree.chain(pending, torch.tensor(repeat[:n_tokens]))
         if self._choice is not None:
-            way = self._choice.begin(repeat)
+            way = self._choice.begin(repeat, match)
             if way.tree is None:
                 bare = DraftTree.single(pending)
                 if not (way.looks_up and repeat):

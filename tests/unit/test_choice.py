@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from eagle_core.choice import Choice, Way
+from eagle_core.choice import WEAK_MATCH, Choice, Way
 from eagle_core.config import AUTO_TREES, LARGEST_AUTO_TREE, TreeConfig
 from eagle_core.pace import PaceBook
 from eagle_core.worth import Worth
@@ -16,11 +16,12 @@ REPEAT = [1, 2, 3, 4]
 
 
 class Text:
-    """Steps of an answer: every third finds something that stood before."""
+    """Steps of an answer: every third finds something that stood before, after ``match`` words alike."""
 
-    def __init__(self, *, level_s: float, n_head: float, n_repeated: float) -> None:
+    def __init__(self, *, level_s: float, n_head: float, n_repeated: float, match: int = 5) -> None:
         self.now, self.random = 0.0, random.Random(1)
         self.level_s, self.n_head, self.n_repeated = level_s, n_head, n_repeated
+        self.match = match
         paces = PaceBook()
         paces.worth = Worth(lambda: self.now)
         self.choice = Choice(TreeConfig(), paces, on_host=True)
@@ -32,7 +33,7 @@ class Text:
         for step in range(n_steps):
             self.choice.finish(n_tokens)
             found = step % 3 == 0
-            way = self.choice.begin(REPEAT if found else [])
+            way = self.choice.begin(*((REPEAT, self.match) if found else ([], 0)))
             n_levels = 2 if way.tree is not None else 0
             n_rows = 1 + 2 * n_levels + (4 if found and way.looks_up else 0)
             self.now += n_levels * self.level_s
@@ -63,11 +64,26 @@ def test_a_head_that_costs_too_much_is_left_alone_in_both() -> None:
     assert share(ways, found=True, by_head=False) > 0.8
 
 
+def looked_up(ways: list[tuple[bool, Way]]) -> float:
+    """Share of the steps that found something, and took it."""
+    found = [way.looks_up for was_found, way in ways if was_found]
+    return sum(found) / len(found)
+
+
+def test_what_few_words_recall_is_left_alone_where_it_does_not_pay() -> None:
+    text = Text(level_s=0.006, n_head=0.7, n_repeated=1.6)
+    assert looked_up(text.run(900)) > 0.7
+    text.match, text.n_repeated = WEAK_MATCH, 0.05
+    assert looked_up(text.run(1500)) < 0.3
+    text.match, text.n_repeated = WEAK_MATCH + 1, 1.6
+    assert looked_up(text.run(100)) > 0.7, "the other kind is still known"
+
+
 def test_what_is_tried() -> None:
     largest = TreeConfig("dynamic", *LARGEST_AUTO_TREE)
     on_host = Choice(TreeConfig(), PaceBook(), on_host=True)
     drafted, looked_up, plain = Way(largest, True), Way(None, True), Way(None, False)
-    assert on_host._ways == [[drafted, plain], [drafted, looked_up, plain]]
+    assert on_host._ways == [[drafted, plain], *2 * [[drafted, looked_up, plain]]]
     elsewhere = Choice(TreeConfig(), PaceBook(), on_host=False)
     (ways,) = elsewhere._ways
     assert [way.tree for way in ways] == [
@@ -82,7 +98,7 @@ def test_a_pause_is_nobodys_step(on_host: bool) -> None:
     choice = Choice(TreeConfig(), paces, on_host=on_host)
     for repeat in ([], REPEAT):
         choice.finish(0)
-        choice.begin(repeat)
+        choice.begin(repeat, len(repeat))
         if choice.worth is not None:
             choice.worth.proposed(1, 0, -1.0)
         choice.pause()
