@@ -89,6 +89,7 @@ class EagleDrafter:
         self._predicted: Tensor | None = None
         # Committed tokens that the head has not read yet, with their features, and the token after them.
         self._unread: list[tuple[Tensor, Tensor]] = []
+        self._n_unread = 0
         self._next: Tensor | None = None
         self._n_new = 0  # tokens committed since the last proposal
 
@@ -105,14 +106,14 @@ class EagleDrafter:
     @property
     def length(self) -> int:
         """Committed tokens."""
-        return self._cache.length + sum(tokens.shape[0] for tokens, _ in self._unread)
+        return self._cache.length + self._n_unread
 
     def configure(self, tree: TreeConfig) -> None:
         """Use another tree from the next proposal on; committed rows stay, unless they no longer fit."""
         if max_drafted_rows(tree) + self._capacity > self._cache.capacity:
             self._cache = KVCache(self._head.n_layers, self._capacity + max_drafted_rows(tree))
             self._predicted = None
-            self._unread = []
+            self._unread, self._n_unread = [], 0
             self._repeats = RepeatIndex()
         self._use(tree)
 
@@ -120,7 +121,7 @@ class EagleDrafter:
         """Forget everything but what was measured."""
         self._cache.reset()
         self._predicted = None
-        self._unread = []
+        self._unread, self._n_unread = [], 0
         self._repeats = RepeatIndex()
         self._pause()
 
@@ -134,7 +135,7 @@ class EagleDrafter:
             n_unread -= tokens.shape[0]
         if n_unread < 0:
             self._next = self._predicted = None
-        self._unread = kept
+        self._unread, self._n_unread = kept, sum(tokens.shape[0] for tokens, _ in kept)
         if length < self._cache.length:
             self._cache.rewind(length)
             self._predicted = None
@@ -153,11 +154,12 @@ class EagleDrafter:
         Under ``auto`` the head reads them when it drafts next: where it does not, it costs nothing.
         """
         self._unread.append((tokens, features))
+        self._n_unread += tokens.shape[0]
         self._next = next_token
         self._n_new += tokens.shape[0]
         if tokens.device.type == "cpu":  # elsewhere reading them would cost a sync: no lookup there
             self._repeats.extend(tokens.tolist())
-        if self._choice is None or sum(len(unread) for unread, _ in self._unread) > MOST_UNREAD:
+        if self._choice is None or self._n_unread > MOST_UNREAD:
             self._read()
 
     def _read(self) -> None:
@@ -169,7 +171,7 @@ class EagleDrafter:
             raise DraftError("the token after the committed ones is not known")
         start_s = perf_counter()
         self._add_rows(tokens, features, self._next)
-        self._unread = []
+        self._unread, self._n_unread = [], 0
         if self._worth is not None:
             self._worth.read(perf_counter() - start_s)
 

@@ -271,7 +271,12 @@ class Handlers:
             cancel.set()
             self.rooms.paces.drop(pace)
             if not writer.is_settled:  # the page was closed: keep what has come
-                self._settle(room, writer, pump.transcript, settings, session, cancel)
+                try:
+                    await asyncio.to_thread(
+                        pump.join, 5.0
+                    )  # a step later it says itself how it ended
+                finally:
+                    self._settle(room, writer, pump.transcript, settings, session, cancel)
 
     def _settle(
         self,

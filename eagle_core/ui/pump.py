@@ -35,8 +35,9 @@ class Pump:
         self._thread.start()
 
     def join(self, timeout_s: float) -> None:
-        """Wait for the end, at most ``timeout_s``."""
-        self._thread.join(timeout_s)
+        """Wait for the end, at most ``timeout_s``; not at all if it was never started."""
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
 
     def _run(self) -> None:
         try:

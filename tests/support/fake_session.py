@@ -128,7 +128,7 @@ class FakeSession:
         cancel: threading.Event | None = None,
     ) -> Iterator[Event]:
         cancel = cancel or threading.Event()
-        ticket = object()
+        ticket, is_answering = object(), False
         with self._turn:
             self._waiting.append(ticket)
         try:
@@ -148,7 +148,7 @@ class FakeSession:
                 if cancel.is_set():
                     yield finished("cancelled", 0, (), StatsBuilder(), 0.0)
                     return
-            self.is_busy = True
+            self.is_busy = is_answering = True
             self.seen.append([dict(message) for message in messages])
             self.generations.append((generation, draft))
             yield from self._answer(messages[-1], generation, draft, cancel)
@@ -156,8 +156,9 @@ class FakeSession:
             with self._turn:
                 self._waiting.remove(ticket)
                 self._turn.notify_all()
-            self.is_busy = False
-            self.freed_at = time.monotonic()
+            if is_answering:
+                self.is_busy = False
+                self.freed_at = time.monotonic()
 
     def _answer(
         self,

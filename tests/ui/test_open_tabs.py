@@ -61,6 +61,21 @@ def test_a_page_that_waits_for_its_turn_can_be_left() -> None:
     assert [seen[-1]["content"] for seen in session.seen] == ["long"]
 
 
+def test_what_was_written_for_a_page_that_is_gone_is_kept_as_stopped() -> None:
+    session = FakeSession({"long": LONG}, step_s=0.05)
+    handlers = Handlers(SessionSlot(session), Rooms(lambda: SqliteHistory(None)))  # type: ignore[arg-type]
+    asyncio.run(leave_after(handlers.send("long", tab("a"), *DEFAULTS), 6))
+    assert not session.is_busy
+    conversation = handlers.rooms.get("a").conversation
+    assert conversation is not None
+    answer = conversation.path[-1]
+    assert answer.text
+    assert LONG.startswith(answer.text)
+    assert answer.is_finished
+    assert answer.figures is not None
+    assert answer.figures["finish_reason"] == "cancelled"
+
+
 def test_a_page_that_waits_for_the_model_can_be_left() -> None:
     slot = SessionSlot()
     slot.config = LoadConfig()
