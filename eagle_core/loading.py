@@ -46,7 +46,7 @@ from eagle_core.events import LoadProgress
 from eagle_core.fit import Fit, Machine, best_fit
 from eagle_core.folders import OnEvent, cache_folder, ignore_event, make_cache_folder
 from eagle_core.kernels.attention import use_rows_attention
-from eagle_core.kernels.build import compile_ahead, must_compile
+from eagle_core.kernels.build import build_ahead, must_compile
 from eagle_core.kernels.ops import has_kernels
 from eagle_core.loading_head import head_source, load_head
 from eagle_core.machine import this_machine
@@ -97,11 +97,11 @@ def load_base(config: LoadConfig, on_event: OnEvent = ignore_event) -> LoadedBas
     """
     device = resolve_device(config.device)
     if device.type == "cpu":
-        compile_ahead()  # while the model is fetched
+        build_ahead()  # while the model is fetched
     folder = base_folder(config, on_event, check_config)  # a model that cannot run is not fetched
     description = check_config(folder)
     if device.type == "cpu":
-        compile_ahead(_head_dim(description))
+        build_ahead(_head_dim(description))
     context_length = resolve_context(config.context_length, description)
     say_compiling(device, on_event)
     machine = compiled_machine(config.device)

@@ -1,6 +1,6 @@
 """Compiles the C++ kernels on the machine that runs them: once, into the cache folder, in a few seconds.
 
-The units are compiled side by side, and while a model is found and fetched (:func:`compile_ahead`); attention
+The units are compiled side by side, and while a model is found and fetched (:func:`build_ahead`); attention
 for the head sizes that occur.
 
 A machine without a C++ compiler, or where compiling fails, goes without: everything has a plain path.
@@ -68,33 +68,32 @@ def kernel_library() -> ctypes.CDLL | None:
 @lru_cache(maxsize=32)
 def attention_library(head_dim: int) -> ctypes.CDLL | None:
     """The attention of heads of ``head_dim`` numbers, or None where there is none for that size."""
-    if head_dim % HEAD_STEP or not 0 < head_dim <= WIDEST_HEAD:
-        return None
-    return _library(ATTEND_NAME, (ATTEND,), f"-DHEAD_DIM={head_dim}")
+    return _library(ATTEND_NAME, (ATTEND,), _size(head_dim)) if _is_head(head_dim) else None
 
 
-def compile_ahead(head_dim: int | None = None) -> threading.Thread:
+def build_ahead(head_dim: int | None = None) -> threading.Thread:
     """Compile in the background what will be needed, if it is not there; whoever needs it waits for it.
 
+    Nothing is loaded: this serves before PyTorch is imported, too.
     Args: head_dim: the size of the model's heads, if it is known.
     """
 
-    def compile_now() -> None:
-        if kernel_library() is not None and head_dim is not None:
-            attention_library(head_dim)
+    def build_now() -> None:
+        is_built = _built(LIBRARY_NAME, UNITS) is not None
+        if is_built and head_dim is not None and _is_head(head_dim):
+            _built(ATTEND_NAME, (ATTEND,), _size(head_dim))
 
-    thread = threading.Thread(target=compile_now, name="kernels", daemon=True)
+    thread = threading.Thread(target=build_now, name="kernels", daemon=True)
     thread.start()
     return thread
 
 
-def build_ahead() -> threading.Thread:
-    """Compile in the background what every model needs, and load nothing: also before PyTorch is imported."""
-    thread = threading.Thread(
-        target=_built, args=(LIBRARY_NAME, UNITS), name="kernels", daemon=True
-    )
-    thread.start()
-    return thread
+def _is_head(head_dim: int) -> bool:
+    return head_dim % HEAD_STEP == 0 and 0 < head_dim <= WIDEST_HEAD
+
+
+def _size(head_dim: int) -> str:
+    return f"-DHEAD_DIM={head_dim}"
 
 
 def _library(name: str, units: Sequence[str], *defines: str) -> ctypes.CDLL | None:
@@ -200,7 +199,6 @@ __all__ = [
     "SWITCH",
     "attention_library",
     "build_ahead",
-    "compile_ahead",
     "compile_library",
     "expects_fast_int8",
     "expects_kernels",
