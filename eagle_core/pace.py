@@ -23,7 +23,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from eagle_core.worth import Worth
+from eagle_core.worth import RowCosts, Worth
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +34,7 @@ SHORTEST_WAIT, LONGEST_WAIT, PATIENCE = (
     4000,
     3,
 )  # steps between trials of a loser, and their growth
+MEASURED = "seconds by rows"  # beside the choices' names in a file
 REMEMBERED = 16  # steps that what is known from another time counts for, at most
 LEAD = 1.05  # how much better another way must be to be taken
 HOPELESS, SOONEST = (
@@ -173,12 +174,18 @@ class Pace:
         challenger.wait = min(PATIENCE * challenger.wait, LONGEST_WAIT)
 
     def _next_trial(self) -> tuple[int, int] | None:
+        soon = [
+            number
+            for number, way in enumerate(self._ways)
+            if number != self._best and self._n_steps >= min(way.early, way.due)
+        ]
+        if not soon:
+            return None  # as in most steps: no rate is asked for
         bar = LEAD * self._ways[self._best].rate()
         others: Sequence[int] = [
             number
-            for number, way in enumerate(self._ways)
-            if number != self._best
-            and self._n_steps >= (min(way.early, way.due) if way.rate() > bar else way.due)
+            for number in soon
+            if self._n_steps >= self._ways[number].due or self._ways[number].rate() > bar
         ]
         if not others:
             return None
@@ -200,8 +207,13 @@ class PaceBook:
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
         self._paces: dict[str, Pace] = {}
-        self.worth = Worth()  # what the parts of a step are worth; measured anew at each start
+        self.worth = Worth()  # what the parts of a step are worth; its rows' costs alone are kept
         self._known = self._load()
+        try:
+            if MEASURED in self._known:
+                self.worth.use(RowCosts.read(self._known[MEASURED]))
+        except (TypeError, ValueError) as error:
+            logger.info("what is known of rows is not used: %s", error)
 
     def _load(self) -> dict[str, Any]:
         if self._path is None or not self._path.is_file():
@@ -226,6 +238,12 @@ class PaceBook:
             self._paces[name] = pace
         return self._paces[name]
 
+    def learn(self, measured: RowCosts | None) -> None:
+        """Use what rows cost from now on, and keep it; None: nothing was measured."""
+        if measured is not None:
+            self.worth.use(measured)
+            self.save()
+
     @property
     def paces(self) -> Sequence[Pace]:
         """All choices that were asked for."""
@@ -233,9 +251,12 @@ class PaceBook:
 
     def save(self) -> None:
         """Write what is known now, whole or not at all; a disk that is full costs only the memory of it."""
-        if self._path is None or not self._paces:
+        measured = self.worth.measured
+        if self._path is None or not (self._paces or measured):
             return
         self._known |= {name: pace.known() for name, pace in self._paces.items()}
+        if measured is not None:
+            self._known[MEASURED] = measured.known()
         part = self._path.with_suffix(f".{os.getpid()}.part")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -28,6 +28,12 @@ class TicketQueue:
         with self._changed:
             return self._tickets.index(ticket)
 
+    @property
+    def n_tickets(self) -> int:
+        """Requests that hold the engine or wait for it."""
+        with self._changed:
+            return len(self._tickets)
+
     def wait(self, ticket: object, timeout_s: float) -> int:
         """Sleep until the queue changes or the time is over; returns :meth:`ahead`."""
         with self._changed:

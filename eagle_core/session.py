@@ -18,14 +18,15 @@ import torch
 
 from eagle_core import catalog, templates
 from eagle_core._version import __version__
+from eagle_core.cache import KVCache
 from eagle_core.chat_text import ChatText
-from eagle_core.config import DraftConfig, GenerationConfig, HeadDType, LoadConfig
+from eagle_core.config import DraftConfig, GenerationConfig, HeadDType, LoadConfig, TreeConfig
 from eagle_core.differences import Difference
 from eagle_core.drafters.base import Drafter
 from eagle_core.drafters.eagle import EagleDrafter
 from eagle_core.drafters.ngram import NgramDrafter
 from eagle_core.drafters.none import NoDrafter
-from eagle_core.engine import check_prompt_ids, generate_tokens
+from eagle_core.engine import check_prompt_ids, generate_tokens, never
 from eagle_core.errors import EagleError, NoChatTemplate, OutOfMemory
 from eagle_core.events import (
     Event,
@@ -37,7 +38,7 @@ from eagle_core.events import (
     StepDone,
     TextDelta,
 )
-from eagle_core.folders import cache_folder
+from eagle_core.folders import cache_folder, ignore_event
 from eagle_core.head_precision import head_dtype_name, place_head
 from eagle_core.heads.base import DraftHead
 from eagle_core.kernels.cuda_graphs import graph_captures
@@ -46,6 +47,7 @@ from eagle_core.loading_head import check_before_download, head_source, load_hea
 from eagle_core.pace import PaceBook, pace_file
 from eagle_core.packing import bytes_read, count_let_go
 from eagle_core.queueing import TicketQueue
+from eagle_core.rehearsal import Rehearsal
 from eagle_core.rounding import explain_difference
 from eagle_core.selftest import rounding_reason, self_test
 from eagle_core.session_info import Drafting, Message, SessionInfo
@@ -53,6 +55,7 @@ from eagle_core.stats import Stats
 from eagle_core.stops import StopStrings
 from eagle_core.target import Target
 from eagle_core.text import TextStream, special_ids
+from eagle_core.worth import RowCosts
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +98,7 @@ class Session:
         drafting, drafting_reason, may_part = self._test()
         if drafting_reason and on_event is not None:
             on_event(LoadProgress(drafting_reason))
-        self._cache = self._target.new_cache(self._target.context_length + TREE_ROOM)
+        self._cache = self._new_cache()
         n_head_parameters = 0
         if head is not None:
             n_head_parameters = sum(parameter.numel() for parameter in head.parameters())
@@ -106,6 +109,7 @@ class Session:
         self._hidden_ids = self._eos_ids | special_ids(base.tokenizer)
         self._cached_ids: list[int] = []
         self._queue = TicketQueue()
+        self._is_closed = threading.Event()
         self._auto_tree = catalog.default_tree(catalog.lookup(base.name), self._target.device.type)
         self.info = SessionInfo(
             base=base.name,
@@ -126,18 +130,13 @@ class Session:
             head_dtype=head_dtype_name(head, head_dtype) if head is not None else None,
             cuda_graphs=self._target.graphs is not None,
         )
-        self._paces = PaceBook(None if pace_folder is None else self._pace_file(pace_folder))
+        self._paces = PaceBook()
+        if pace_folder is not None:
+            # One file for all on which it depends how fast things are.
+            facts = (__version__, torch.get_num_threads(), *self.info.speed_facts)
+            self._paces = PaceBook(pace_file(pace_folder, *facts))
         with suppress(NoChatTemplate):  # said when a chat is to be answered
             self.info = dataclasses.replace(self.info, chat_template=self._text.template.name)
-
-    def _pace_file(self, folder: Path) -> Path:
-        """Where is kept how fast the trees of ``auto`` are: one file for all on which that depends."""
-        info = self.info
-        return pace_file(
-            folder, __version__, info.base, info.head, info.dtype, info.quantization, info.head_dtype,
-            info.device, info.reproducible, torch.get_num_threads(),
-            *(("cuda graphs",) if info.cuda_graphs else ()),
-        )  # fmt: skip
 
     @classmethod
     def open(cls, config: LoadConfig, on_event: Callable[[Event], None] | None = None) -> Session:
@@ -146,7 +145,7 @@ class Session:
         Args: on_event: gets DownloadProgress and LoadProgress.
         Raises: ModelError, ResourceError or ConfigError, each with a hint.
         """
-        report = on_event if on_event is not None else _ignore
+        report = on_event if on_event is not None else ignore_event
         if config.chat_template is not None:
             templates.named(
                 config.chat_template
@@ -176,6 +175,11 @@ class Session:
     def head(self) -> DraftHead | None:
         """The head, ready to draft; None without one."""
         return self._head
+
+    @property
+    def row_costs(self) -> RowCosts | None:
+        """What forwards of some counts of rows take on this machine; None before it was measured."""
+        return self._paces.worth.measured
 
     @property
     def eos_ids(self) -> frozenset[int]:
@@ -265,6 +269,28 @@ class Session:
             if self._eagle is not None:
                 self._eagle.reset()
 
+    def rehearse(self, is_over: Callable[[], bool] = never) -> None:
+        """Meet all usual forwards now, between the requests of others; returns when it is done, or over.
+
+        Answers are as fast from the first one on then, and ``auto`` knows what rows cost on this machine. It
+        gives way as soon as a request waits. Never raises; where nothing is gained it does nothing.
+        """
+        rehearsal: Rehearsal | None = None
+        if self._target.device.type != "cpu" or self.info.drafting != "tree":
+            return
+        while not (self._is_closed.is_set() or is_over()):
+            with self._turn():
+                if self._head is not None and self._eagle is None:
+                    self._eagle = self._new_eagle(self._head, self._allowed(DraftConfig()).tree)
+                is_timed = self.row_costs is None
+                rehearsal = rehearsal or Rehearsal(
+                    self._target, self._cache, self._eagle, is_timed=is_timed
+                )
+                rehearsal.go_on(lambda: is_over() or self._queue.n_tickets > 1)
+                if rehearsal.is_done:
+                    self._paces.learn(rehearsal.costs())
+                    return
+
     def explain_difference(
         self,
         prompt_ids: Sequence[int],
@@ -321,9 +347,10 @@ class Session:
 
     def close(self) -> None:
         """Forget everything and let go of the caches' memory."""
+        self._is_closed.set()
         self.forget()
         self._eagle = None
-        self._cache = self._target.new_cache(self._target.context_length + TREE_ROOM)
+        self._cache = self._new_cache()
 
     def _guarded(
         self,
@@ -429,15 +456,18 @@ class Session:
             self._cache.rewind(keep)
             return NgramDrafter(prompt_ids[:keep]) if draft.drafter == "ngram" else NoDrafter(keep)
         if self._eagle is None:
-            self._eagle = EagleDrafter(
-                self._head, self._target.embed, self._target.output_embeddings,
-                draft.tree, self._target.context_length + 1, self._paces, self._captures,
-            )  # fmt: skip
+            self._eagle = self._new_eagle(self._head, draft.tree)
         self._eagle.configure(draft.tree)
         keep = min(keep, self._eagle.length)
         self._eagle.rewind(keep)
         self._cache.rewind(keep)
         return self._eagle
+
+    def _new_eagle(self, head: DraftHead, tree: TreeConfig) -> EagleDrafter:
+        return EagleDrafter(
+            head, self._target.embed, self._target.output_embeddings, tree,
+            self._target.context_length + 1, self._paces, self._captures,
+        )  # fmt: skip
 
     def _settle(self, ids: list[int], drafter: Drafter) -> None:
         """After a request, however it ended: caches of equal length, and the ids that they hold."""
@@ -449,6 +479,11 @@ class Session:
         self._cache.rewind(length)
         self._cached_ids = ids[:length]
 
+    def _new_cache(self) -> KVCache:
+        cache = self._target.new_cache(self._target.context_length + TREE_ROOM)
+        self._target.record_on(cache)
+        return cache
+
     def _reset(self) -> None:
         self._cache.reset()
         self._cached_ids = []
@@ -459,10 +494,6 @@ def _close(events: Iterator[Event]) -> None:
     close = getattr(events, "close", None)
     if close is not None:
         close()
-
-
-def _ignore(_: Event) -> None:
-    return None
 
 
 __all__ = ["Message", "Session", "SessionInfo"]

@@ -46,6 +46,14 @@ class SessionInfo:
     cuda_graphs: bool = False
 
     @property
+    def speed_facts(self) -> tuple[object, ...]:
+        """All of it on which it depends how fast one part of a step is against another."""
+        return (
+            self.base, self.head, self.dtype, self.quantization, self.head_dtype, self.device,
+            self.reproducible, self.cuda_graphs,
+        )  # fmt: skip
+
+    @property
     def precision(self) -> str:
         """What the weights are kept in: the quantization's name, else the dtype's."""
         return self.dtype if self.quantization == "none" else self.quantization

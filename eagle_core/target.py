@@ -240,6 +240,17 @@ class Target:
         mask = self._tree_mask(tree.ancestor_mask.to(device), positions, tree.max_depth, cache)
         return self._forward_rows(tokens, positions, mask, cache)
 
+    def record_on(self, cache: KVCache) -> None:
+        """Forwards on this cache are what will be repeated: recordings are made of them, and of no others."""
+        if self._tapes is not None:
+            self._tapes.record_on(cache)
+
+    def is_settled(self, n_rows: int) -> bool:
+        """Whether a tree forward of ``n_rows`` takes from now on what it always will: nothing is recorded."""
+        if self._tapes is None:
+            return True
+        return self._tapes.is_settled(max(n_rows, self._min_rows), is_alone=n_rows == 1)
+
     def _filled(self, tree: DraftTree) -> DraftTree:
         """The tree and further nodes up to the least count of rows, which no other node sees."""
         n_more = self._min_rows - tree.n_nodes

@@ -3,14 +3,18 @@
 A step costs a forward of the target, a little more for every row beside the first, and the head's own levels.
 What a drafted node brings is the product of the head's probabilities on its path, corrected by how such nodes
 fared so far. A part pays if it brings more tokens than the same time brings otherwise. All of it is measured
-while answers are written, on the host's clock; the text does not depend on it.
+while answers are written, on the host's clock; the text does not depend on it. How a forward's time grows
+with its rows can be measured beforehand (``RowCosts``): then only the scale of that is left to be seen.
 """
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
+from typing import Any
 
 from torch import Tensor
 
@@ -20,7 +24,12 @@ FEW = 12  # steps that must be known before their measurements are used
 USUAL_VALUE = 1.3
 USUAL_ROW_COST, USUAL_LEVEL_COST = 0.06, 0.15
 LONGEST = 1.5  # times the expected: longer ones were disturbed, and count as that
-MOST_ROW = 0.3  # of a step of one row: a row never costs more
+MOST_SCALE = 5.0  # times the usual cost of a row: it never costs more
+MEASURED_SCALES = 0.5, 2.0  # the same, where it was measured beforehand
+TYPICAL_ROWS = 9
+USUAL_READ = (
+    8  # rows that a head reads at once; what piled up while it was not asked is no step's cost
+)
 GOES_ON = 0.6  # of a node's value, what its best children have together
 LEAST_TRUST, MOST_TRUST = 0.3, 2.0
 
@@ -47,9 +56,50 @@ class _Line:
     def slope(self) -> float | None:
         """None as long as all points have about the same x."""
         spread = self.n * self.xx - self.x**2
-        if spread <= 0.05 * self.n**2:
+        if spread <= (0.2 * USUAL_ROW_COST * self.n) ** 2:
             return None
         return (self.n * self.xy - self.x * self.y) / spread
+
+
+@dataclass(frozen=True, slots=True)
+class RowCosts:
+    """Seconds that the target takes for some counts of rows, rising from 1, and the head for a level.
+
+    Raises: ValueError when they cannot be what was measured.
+    """
+
+    rows: tuple[int, ...]
+    seconds: tuple[float, ...]
+    level_s: float = 0.0  # 0: not measured
+
+    def __post_init__(self) -> None:
+        are_fit = len(self.rows) == len(self.seconds) >= 2 and self.rows[0] == 1
+        are_fit = are_fit and all(a < b for a, b in zip(self.rows, self.rows[1:], strict=False))
+        times = (*self.seconds, self.level_s + 1e-9)
+        if not are_fit or not all(0 < time < math.inf for time in times):
+            raise ValueError(f"no costs of rows: {self.rows}, {self.seconds}, {self.level_s}")
+
+    @classmethod
+    def read(cls, known: Any) -> RowCosts:
+        """From what :meth:`known` gave. Raises: ValueError or TypeError when it is something else."""
+        rows, seconds, level_s = known
+        return cls(tuple(map(int, rows)), tuple(map(float, seconds)), float(level_s))
+
+    def known(self) -> list[Any]:
+        """The same as plain lists and numbers."""
+        return [list(self.rows), list(self.seconds), self.level_s]
+
+    def surplus(self, n_rows: int) -> float:
+        """What the rows beside the first cost, as a part of a forward of one row; between and beyond the
+        measured counts on straight lines.
+        """
+        place = min(max(bisect_left(self.rows, n_rows), 1), len(self.rows) - 1)
+        (left, right), (low, high) = (
+            self.rows[place - 1 : place + 1],
+            self.seconds[place - 1 : place + 1],
+        )
+        seconds = low + (high - low) * (n_rows - left) / (right - left)
+        return seconds / self.seconds[0] - 1
 
 
 def _at_most(seconds: float, known: _Line) -> float:
@@ -64,7 +114,11 @@ class Worth:
 
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
         self._clock = clock
-        self._line = _Line()  # seconds of a step without the drafter's, by rows
+        self._measured: RowCosts | None = None
+        self._extras: list[float] = []
+        self._line = (
+            _Line()
+        )  # seconds of a step without the drafter's, by what its rows usually cost
         self._level = _Line()  # seconds of a level
         self._reading = _Line()  # seconds of reading what was committed, before the levels
         self._n_known = 0
@@ -72,8 +126,26 @@ class Worth:
         self._came = self._expected = 1.0  # drafted tokens that were accepted, and were to be
         self._start: float | None = None  # of the step that runs
         self._is_proposing = False
-        self._own_s = self._read_s = 0.0
+        self._own_s = self._read_s = self._usual_read_s = 0.0
         self._n_rows, self._n_levels, self._hopes = 1, 0, -1.0
+
+    def use(self, measured: RowCosts) -> None:
+        """Take the costs of rows from here: only their scale is still measured while answers are written."""
+        self._measured, self._line, self._n_known = measured, _Line(), 0
+        self._extras = []
+
+    @property
+    def measured(self) -> RowCosts | None:
+        """What was measured beforehand."""
+        return self._measured
+
+    def _extra(self, n_rows: int) -> float:
+        """Rows beside the first, as a part of a step of one row: as they cost usually."""
+        if self._measured is None:
+            return USUAL_ROW_COST * (n_rows - 1)
+        while len(self._extras) < n_rows:
+            self._extras.append(self._measured.surplus(len(self._extras) + 1))
+        return self._extras[n_rows - 1]
 
     def begin(self, n_tokens: int) -> float | None:
         """A proposal begins; the step before it yielded ``n_tokens``, 0 if there was none.
@@ -88,13 +160,14 @@ class Worth:
             self._tokens = FADE * self._tokens + n_tokens
             self._costs = FADE * self._costs + cost
         self._start, self._is_proposing = now, True
-        self._own_s = self._read_s = 0.0
+        self._own_s = self._read_s = self._usual_read_s = 0.0
         return cost
 
-    def read(self, seconds: float) -> None:
-        """The head read committed tokens for ``seconds``, which no level is to blame for."""
+    def read(self, seconds: float, n_rows: int = 1) -> None:
+        """The head read ``n_rows`` committed tokens for ``seconds``, which no level is to blame for."""
         if self._is_proposing:
             self._read_s += seconds
+            self._usual_read_s += seconds * min(1.0, USUAL_READ / n_rows)
         self._own_s += seconds
 
     def proposed(self, n_rows: int, n_levels: int, hopes: float) -> None:
@@ -112,7 +185,7 @@ class Worth:
         self._n_rows, self._n_levels, self._hopes = n_rows, n_levels, hopes
         if n_levels:
             self._level.add(0.0, _at_most(seconds / n_levels, self._level))
-            self._reading.add(0.0, _at_most(self._read_s, self._reading))
+            self._reading.add(0.0, _at_most(self._usual_read_s, self._reading))
 
     def pause(self) -> None:
         """The time until the next proposal is nobody's: an answer ended."""
@@ -122,9 +195,8 @@ class Worth:
     def _learn(self, n_tokens: int, seconds: float) -> None:
         target_s = max(seconds - self._own_s, 0.0)
         if self._n_known >= FEW:
-            expected = self._one_row_s * (1 + self._row_cost * (self._n_rows - 1))
-            target_s = min(target_s, LONGEST * expected)
-        self._line.add(self._n_rows, target_s)
+            target_s = min(target_s, LONGEST * self._one_row_s * self._rows_cost(self._n_rows))
+        self._line.add(self._extra(self._n_rows), target_s)
         self._n_known += 1
         if self._hopes > 0.0:
             self._came = FADE * self._came + n_tokens - 1
@@ -133,28 +205,40 @@ class Worth:
     @property
     def _one_row_s(self) -> float:
         """Seconds of a step of one row."""
-        mean_rows = self._line.x / self._line.n
         slope = max(self._line.slope or 0.0, 0.0)
-        return max(self._line.mean - slope * (mean_rows - 1), 0.5 * self._line.mean, 1e-9)
+        mean = self._line.mean
+        return max(mean - slope * self._line.x / self._line.n, 0.5 * mean, 1e-9)
+
+    @property
+    def _scale(self) -> float:
+        """What rows cost here, as a multiple of what they cost usually or by what was measured."""
+        slope = self._line.slope
+        if self._n_known < FEW or slope is None:
+            return 1.0
+        least, most = (0.0, MOST_SCALE) if self._measured is None else MEASURED_SCALES
+        return min(max(slope / self._one_row_s, least), most)
+
+    def _rows_cost(self, n_rows: int) -> float:
+        """A step of ``n_rows`` without the drafter's part, in steps of one row."""
+        return 1 + self._scale * self._extra(n_rows)
 
     @property
     def _row_cost(self) -> float:
-        """One more row, as a part of a step of one row."""
-        slope = self._line.slope
-        if self._n_known < FEW or slope is None:
-            return USUAL_ROW_COST
-        return min(max(slope / self._one_row_s, 0.0), MOST_ROW)
+        """One more row, as a part of a step of one row, in a tree of usual size."""
+        return self._scale * self._extra(TYPICAL_ROWS) / (TYPICAL_ROWS - 1)
 
     @property
     def _level_cost(self) -> float:
         """One more level, as a part of a step of one row."""
-        if self._n_known < FEW or self._level.n < FEW / 2:
-            return USUAL_LEVEL_COST
-        return self._level.mean / self._one_row_s
+        if self._n_known >= FEW and self._level.n >= FEW / 2:
+            return self._level.mean / self._one_row_s
+        if self._measured is not None and self._measured.level_s:
+            return self._measured.level_s / self._measured.seconds[0]
+        return USUAL_LEVEL_COST
 
     def _cost(self) -> float:
         """What a step like the last one costs, in steps of one row."""
-        cost = 1 + self._row_cost * (self._n_rows - 1)
+        cost = self._rows_cost(self._n_rows)
         if self._n_levels:
             reading = self._reading.mean / self._one_row_s if self._n_known >= FEW else 0.0
             cost += self._level_cost * self._n_levels + reading
@@ -187,9 +271,17 @@ class Worth:
         return bool(sum(gains) > self.level)
 
     def n_worth(self, values: Tensor) -> int:
-        """How many of the nodes [N] are worth a row each, filled up to a usual count."""
-        n_nodes = int((self.trust * values.exp() > self.row).sum())
-        return min(-(-n_nodes // 2) * 2 if n_nodes > 1 else n_nodes, values.shape[0])
+        """How many of the nodes [N], a usual count of the best, bring most beyond what their rows cost."""
+        price, trust = self._value * self._scale, self.trust
+        best, most, brought = 0, 0.0, 0.0
+        for n_nodes, value in enumerate(sorted(values.exp().tolist(), reverse=True), 1):
+            brought += trust * value
+            if usual_nodes(n_nodes) < n_nodes < values.shape[0]:
+                continue
+            gain = brought - price * self._extra(1 + n_nodes)
+            if gain > most:
+                best, most = n_nodes, gain
+        return best
 
 
 def usual_nodes(n_nodes: int) -> int:
@@ -200,4 +292,4 @@ def usual_nodes(n_nodes: int) -> int:
     return n_nodes if n_nodes < 2 else n_nodes // 2 * 2
 
 
-__all__ = ["Worth", "usual_nodes"]
+__all__ = ["RowCosts", "Worth", "usual_nodes"]

@@ -72,6 +72,8 @@ def run(args: argparse.Namespace) -> int:
     session = open_session(load, progress)
     with interrupted_by_termination(), contextlib.ExitStack() as stack:
         stack.callback(session.close)
+        note("measuring what forwards cost on this machine")
+        session.rehearse()
         methods = build_methods(bench, session, tree, load, stack, progress)
         header = {**header_of(session, settings), "peers": describe_peers(methods)}
         with contextlib.closing(BenchWriter(out, header, resume=args.resume)) as writer:
@@ -98,6 +100,7 @@ def header_of(session: Session, settings: dict[str, Any]) -> dict[str, Any]:
         **provenance(info.device),
         "model": dataclasses.asdict(info),
         "weight_bytes": info.weight_bytes,
+        "row_costs": session.row_costs.known() if session.row_costs is not None else None,
         "settings": settings,
     }
 

@@ -60,6 +60,9 @@ def run(args: argparse.Namespace) -> int:
     draft = read_draft_config(args)
     progress = Progress()
     session = open_session(load, progress)
+    from eagle_core.rehearsal import rehearse_in_background
+
+    rehearse_in_background(session.rehearse)
     try:
         chat = TerminalChat(session, generation, draft, system=args.system, progress=progress)
         note(f"{session.info.base}. /help lists the commands.")

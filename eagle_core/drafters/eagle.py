@@ -43,7 +43,9 @@ from eagle_core.tree import (
 )
 from eagle_core.worth import usual_nodes
 
-MOST_UNREAD = 128  # committed tokens that may wait for the head; a prompt does not
+MOST_UNREAD = 512  # committed tokens that may wait for the head
+LONG_PROMPT = 128  # more tokens at once are a prompt: the head reads it along
+MOST_TAPED = 8  # rows: more are what has piled up, seldom as many again
 
 
 class EagleDrafter:
@@ -81,7 +83,7 @@ class EagleDrafter:
         self._capacity = capacity
         self._cache = KVCache(head.n_layers, capacity + max_drafted_rows(tree))
         self._repeats = RepeatIndex()
-        self._tapes = TapeDeck(self._forward) if _can_be_recorded(head) else None
+        self._tapes = TapeDeck(self._forward, MOST_TAPED) if _can_be_recorded(head) else None
         self.graphs: GraphDeck | None = None
         if captures is not None and _can_be_captured(head):
             self.graphs = GraphDeck(self._forward, captures, head.dtype)
@@ -159,7 +161,7 @@ class EagleDrafter:
         self._n_new += tokens.shape[0]
         if tokens.device.type == "cpu":  # elsewhere reading them would cost a sync: no lookup there
             self._repeats.extend(tokens.tolist())
-        if self._choice is None or self._n_unread > MOST_UNREAD:
+        if self._choice is None or tokens.shape[0] > LONG_PROMPT or self._n_unread > MOST_UNREAD:
             self._read()
 
     def _read(self) -> None:
@@ -173,7 +175,7 @@ class EagleDrafter:
         self._add_rows(tokens, features, self._next)
         self._unread, self._n_unread = [], 0
         if self._worth is not None:
-            self._worth.read(perf_counter() - start_s)
+            self._worth.read(perf_counter() - start_s, tokens.shape[0])
 
     def _add_rows(self, tokens: Tensor, features: Tensor, next_token: Tensor) -> None:
         """Head rows for tokens [K] with features [K, D]; the row of each needs the token after it."""
@@ -191,6 +193,30 @@ class EagleDrafter:
         )  # [K, D]
         self._cache.advance(n_tokens)
         self._predicted = out[-1]
+
+    @property
+    def tree(self) -> TreeConfig:
+        """The tree that is drafted; under ``auto`` the one to start with."""
+        return self._fixed_tree
+
+    @torch.inference_mode()
+    def try_out(self, tokens: Tensor, features: Tensor, depth: int) -> tuple[float, float]:
+        """Read tokens [K] with features [K, D] and draft ``depth`` levels after them; forget it all.
+
+        Returns: seconds of reading and of drafting. Nothing that was measured before changes.
+        """
+        length, kept = self._cache.length, (self._predicted, self._worth, self._tree)
+        self._worth, self._tree = None, self._fixed_tree
+        try:
+            for n_tokens in (1, tokens.shape[0], tokens.shape[0]):
+                start_s = perf_counter()
+                self._add_rows(tokens[:n_tokens], features[:n_tokens], tokens[-1])
+            read_s, start_s = perf_counter() - start_s, perf_counter()
+            self._grow(tokens[-1], self._capacity, depth)
+            return read_s, perf_counter() - start_s
+        finally:
+            self._cache.rewind(length)
+            self._predicted, self._worth, self._tree = kept
 
     @torch.inference_mode()
     def propose(self, pending: Tensor, budget: Budget) -> DraftTree:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from eagle_core.errors import Cancelled
 from eagle_core.kernels import ops
 from eagle_core.kernels.program import compact
 from eagle_core.kernels.recording import LINEAR, LINEAR_OUT, PythonStep, Recorder, Unrecordable
@@ -68,10 +69,11 @@ class TapeDeck:
 
     Args: forward: the model's own: inputs, whose first dimension is the rows, an additive mask
         [1, 1, N, S] or None, and a cache with a ``length``.
+        most_rows: forwards of more rows are never recorded.
     """
 
-    def __init__(self, forward: Forward) -> None:
-        self._forward = forward
+    def __init__(self, forward: Forward, most_rows: int = MOST_ROWS) -> None:
+        self._forward, self._most_rows = forward, most_rows
         self._cache: weakref.ref[Any] | None = None
         self._tapes: dict[tuple[int, bool], Tape | None] = {}  # None: seen once
         self._refused: set[tuple[int, bool]] = set()
@@ -80,7 +82,7 @@ class TapeDeck:
     def run(self, inputs: Tensors, mask: Tensor | None, cache: Any) -> Tensors:
         """A forward, replayed where that is known to be the same."""
         key = (inputs[0].shape[0], mask is None)
-        if key[0] > MOST_ROWS or not self._knows(cache) or key in self._refused:
+        if key[0] > self._most_rows or not self._knows(cache) or key in self._refused:
             return self._forward(inputs, mask, cache)
         if key not in self._tapes:
             self._tapes[key] = None
@@ -92,6 +94,18 @@ class TapeDeck:
             return tape.replay(inputs, mask, cache.length)
         return self._check(key, tape, inputs, mask, cache)
 
+    def record_on(self, cache: Any) -> None:
+        """Record forwards on ``cache`` from now on, whatever was recorded before."""
+        self._cache = weakref.ref(cache)
+        self._tapes.clear()
+        self._n_bytes = 0
+
+    def is_settled(self, n_rows: int, *, is_alone: bool) -> bool:
+        """Whether forwards of ``n_rows`` take what they will always take; ``is_alone``: without a mask."""
+        key = (n_rows, is_alone)
+        tape = self._tapes.get(key)
+        return n_rows > self._most_rows or key in self._refused or bool(tape and tape.is_checked)
+
     def n_replayed(self) -> int:
         """Kinds of forwards that are replayed."""
         return sum(tape is not None and tape.is_checked for tape in self._tapes.values())
@@ -100,9 +114,7 @@ class TapeDeck:
         """Tapes hold addresses of one cache; another one is taken over when that one is gone."""
         known = self._cache() if self._cache is not None else None
         if known is None:
-            self._cache = weakref.ref(cache)
-            self._tapes.clear()
-            self._n_bytes = 0
+            self.record_on(cache)
             known = cache
         return known is cache
 
@@ -114,6 +126,8 @@ class TapeDeck:
         try:
             with recorder.recording():
                 outputs = self._forward(own, mask, cache)
+        except Cancelled:
+            raise
         except Exception as reason:
             # Whatever a model does that a recording cannot bear: its own forward is there.
             is_known = isinstance(reason, Unrecordable)

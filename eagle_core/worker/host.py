@@ -141,9 +141,15 @@ def take_pipes() -> Channel:
 def open_with_engine() -> OpenSession:
     """What opens sessions; the engine is imported now, which takes seconds."""
     with quick_imports("eagle_core.session"):
+        from eagle_core.rehearsal import rehearse_in_background
         from eagle_core.session import Session
 
-    return Session.open
+    def open_session(config: LoadConfig, on_event: Callable[[Event], None]) -> Session:
+        session = Session.open(config, on_event)
+        rehearse_in_background(session.rehearse)
+        return session
+
+    return open_session
 
 
 def run(prepare: Callable[[], OpenSession] = open_with_engine) -> None:

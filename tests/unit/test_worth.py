@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from eagle_core.worth import FEW, Worth, usual_nodes
+from eagle_core.worth import FEW, RowCosts, Worth, usual_nodes
 
 ONE_ROW_S, ROW_S, LEVEL_S, READ_S = 0.010, 0.0007, 0.0012, 0.0005
 
@@ -70,14 +70,75 @@ def test_nodes_and_levels_are_drafted_as_long_as_they_pay() -> None:
     machine = Machine()
     machine.run(300, hopes=0.5)
     worth = machine.worth
-    values = torch.tensor(
-        [0.9, 0.5, worth.row / worth.trust * 1.01, worth.row / worth.trust * 0.99]
-    )
-    assert worth.n_worth(values.log()) == 4  # three, filled up to an even count
+    least = worth.row / worth.trust
+    values = torch.tensor([0.9, 0.5, least * 1.05, least * 0.99])
+    assert worth.n_worth(values.log()) == 4  # a row that does not pay, for a count that is usual
+    assert worth.n_worth(values[[3, 1, 2, 0]].log()) == 4  # in whatever order
     assert worth.n_worth(values[:3].log()) == 3  # there are no more
+    values[3] = least * 0.9
+    assert worth.n_worth(values.log()) == 2  # together the last two do not pay
     assert worth.n_worth(torch.full((5,), 1e-4).log()) == 0
     assert worth.goes_on(torch.tensor([0.9, 0.05]).log())
     assert not worth.goes_on(torch.tensor([0.05, 0.02]).log())
+
+
+def test_a_forwards_measured_steps_are_seen() -> None:
+    machine = Machine()
+    flat, steep = (
+        RowCosts((1, 2, 7, 8, 64), (1.0, 1.1, 1.2, 2.0, 9.0)),
+        RowCosts((1, 64), (1.0, 30.0)),
+    )
+    assert flat.surplus(1) == 0
+    assert flat.surplus(2) == pytest.approx(0.1)
+    assert flat.surplus(5) == pytest.approx(0.16)
+    assert flat.surplus(8) == pytest.approx(1.0)
+    assert flat.surplus(72) == pytest.approx(9.0)
+    even = torch.full((9,), 0.1).log()
+    machine.worth.use(flat)
+    assert machine.worth.measured == flat
+    assert machine.worth.n_worth(even) == 6  # the eighth row is where the forward becomes slow
+    machine.worth.use(steep)
+    assert machine.worth.n_worth(even) == 0
+
+
+def test_what_was_measured_is_scaled_by_what_is_seen() -> None:
+    machine = Machine()
+    # Half of what a row costs in the machine's steps, and the head's levels.
+    rows = (1, 2, 64)
+    measured = RowCosts(rows, tuple(ONE_ROW_S + (n - 1) * ROW_S / 2 for n in rows), LEVEL_S)
+    machine.worth.use(measured)
+    assert machine.worth._row_cost == pytest.approx(ROW_S / 2 / ONE_ROW_S)
+    assert machine.worth._level_cost == pytest.approx(LEVEL_S / ONE_ROW_S)
+    machine.run(300)
+    assert machine.worth._row_cost == pytest.approx(ROW_S / ONE_ROW_S, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    "known", [None, [], [[1], [1.0], 0.0], [[2, 3], [1.0, 2.0], 0.0], [[1, 1], [1.0, 2.0], 0.0],
+              [[1, 2], [1.0], 0.0], [[1, 2], [1.0, -2.0], 0.0], [[1, 2], [1.0, float("nan")], 0.0],
+              [[1, 2], [1.0, 2.0], -1.0], [["a", 2], [1.0, 2.0], 0.0]]
+)  # fmt: skip
+def test_costs_that_were_never_measured_are_refused(known: object) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        RowCosts.read(known)
+
+
+def test_what_piled_up_is_no_cost_of_a_step() -> None:
+    costs = []
+    for n_rows in (4, 400):
+        machine = Machine()
+        machine.run(100)
+        machine.now += 0.02
+        machine.worth.read(0.02, n_rows)
+        machine.worth.proposed(3, 1, -1.0)
+        machine.now += ONE_ROW_S
+        costs.append(machine.worth.begin(2))
+    assert costs[1] < costs[0]
+
+
+def test_costs_come_back_from_plain_lists() -> None:
+    costs = RowCosts((1, 7), (0.5, 0.75), 0.125)
+    assert RowCosts.read(costs.known()) == costs
 
 
 def test_the_heads_probabilities_are_corrected_by_how_its_nodes_fared() -> None:

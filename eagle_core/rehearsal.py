@@ -1,0 +1,197 @@
+"""Before anybody asks: forwards of all usual counts of rows are recorded, checked and timed.
+
+The first forwards of a count of rows are slow (``kernels.tape``), and an answer that meets many counts would
+pay for all of them. Here they are met in an idle moment, behind the committed rows. What is kept of it are
+the recordings, and the costs by which ``auto`` chooses (``worth.RowCosts``).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from statistics import median
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from eagle_core.cache import KVCache
+from eagle_core.capture import interruptible
+from eagle_core.config import GenerationConfig
+from eagle_core.drafters.eagle import EagleDrafter, max_drafted_rows
+from eagle_core.engine import never
+from eagle_core.errors import Cancelled
+from eagle_core.target import Target
+from eagle_core.tree import DraftTree
+from eagle_core.verify import verify
+from eagle_core.worth import RowCosts
+
+logger = logging.getLogger(__name__)
+
+RECORDED = (
+    *range(1, 14),
+    17,
+    25,
+)  # rows: those of the trees that ``auto`` has checked, and two more
+TIMED = (1, 2, 3, 5, 7, 9, 11, 13, 17, 25, 33, 49, 64)
+READ = tuple(range(1, 7))  # committed tokens that a head reads at once
+DEPTH = 5  # levels of the head's tree
+N_SEEN = 4  # forwards until one is replayed: seen, recorded, compared, and one more
+ROUNDS = 3
+CONTEXT = 128  # rows before those that are timed, at least
+DELAY_S = 1.0  # for what else has to start
+MOST_S = 15.0  # of timing: a slow machine with a large model is not kept busy for longer
+
+
+class Rehearsal:
+    """Goes through all forwards, one at a time, until somebody wants the engine.
+
+    Args:
+        drafter: whose head is tried out, too; None: there is none.
+        is_timed: whether costs are measured, too.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        cache: KVCache,
+        drafter: EagleDrafter | None,
+        *,
+        is_timed: bool,
+    ) -> None:
+        self._target, self._cache, self._drafter = target, cache, drafter
+        self._is_timed, self._is_wanted = is_timed, never
+        self._features: Tensor | None = None  # [CONTEXT, D], as the target gives them
+        self._read_behind = -1  # committed rows when the context behind them was read
+        self._seconds: dict[int, list[float]] = {}
+        self._levels: list[float] = []
+        self._spent_s = 0.0
+        self._todo = self._units()
+        self.is_done = False
+
+    def go_on(self, is_wanted: Callable[[], bool] = never) -> None:
+        """Do what is left until ``is_wanted``; the caches are afterwards what they were.
+
+        The forward that runs then ends before its next layer. Never raises: what fails is left out.
+        """
+        self._is_wanted = is_wanted
+        try:
+            while not self.is_done and not is_wanted():
+                self.is_done = next(self._todo, None) is None
+        except Exception as error:
+            # It was of use only: a request will meet the same, and say so.
+            logger.info("the rehearsal ended early: %s", error, exc_info=True)
+            self.is_done, self._seconds = True, {}
+
+    def costs(self) -> RowCosts | None:
+        """What was measured; None as long as it is not done, or when too little could be."""
+        rows = [n for n, seconds in self._seconds.items() if len(seconds) == ROUNDS]
+        if not self.is_done or len(rows) < 2:
+            return None
+        one = self._seconds[1]
+        most, seconds = 1.0, list[float]()
+        for n_rows in rows:
+            # Compared within a round: a machine is not equally fast from one round to the next.
+            pairs = zip(self._seconds[n_rows], one, strict=True)
+            most = max(most, median(several_s / one_s for several_s, one_s in pairs))
+            seconds.append(most * median(one))
+        level_s = median(self._levels) if self._levels else 0.0
+        return RowCosts(tuple(rows), tuple(seconds), max(level_s, 0.0))
+
+    def _units(self) -> Iterator[bool]:
+        """Yields after each forward, so that there is always a place to stop."""
+        for n_rows in RECORDED:
+            for behind in range(N_SEEN):
+                if self._target.is_settled(n_rows):
+                    break
+                yield from self._forward(n_rows, behind % 2)
+        if self._drafter is not None and self._features is not None:
+            yield from self._head(self._drafter, self._features)
+        if not self._is_timed:
+            return
+        for _ in range(ROUNDS):
+            for n_rows in TIMED:
+                if self._spent_s < MOST_S:
+                    yield from self._timed(n_rows)
+
+    def _timed(self, n_rows: int) -> Iterator[bool]:
+        for seconds in self._forwards(n_rows, 0):
+            if seconds is not None:
+                self._spent_s += seconds
+                self._seconds.setdefault(n_rows, []).append(seconds)
+            yield True
+
+    def _forward(self, n_rows: int, behind: int) -> Iterator[bool]:
+        for _ in self._forwards(n_rows, behind):
+            yield True
+
+    def _forwards(self, n_rows: int, behind: int) -> Iterator[float | None]:
+        """One forward and its verdict, its seconds; None before it, as often as it was interrupted."""
+        tree = _tree(n_rows)
+        while True:
+            length = self._cache.length
+            try:
+                with interruptible(self._target.model, self._target.n_layers, self._is_wanted):
+                    n_before = self._context(length)
+                    if n_before is None:
+                        return  # no room behind such a long conversation
+                    self._cache.advance(n_before + behind)
+                    start_s = perf_counter()
+                    logits = self._target.forward_tree(tree, self._cache).logits
+                    verify(tree, logits, self._cache.length + 1, GenerationConfig())
+                    seconds = perf_counter() - start_s
+            except Cancelled:
+                seconds = None
+            finally:
+                self._cache.rewind(length)
+            yield seconds
+            if seconds is not None:
+                return
+
+    def _context(self, length: int) -> int | None:
+        """Rows behind ``length`` committed ones that hold something; None where there is no room."""
+        n_rows = max(CONTEXT - length, 4)
+        if self._cache.room < n_rows + TIMED[-1] + 1:
+            return None
+        if self._read_behind != length:
+            ids = torch.arange(n_rows) % self._target.vocab_size
+            features = self._target.prefill_chunk(ids, self._cache).features
+            self._cache.rewind(length)
+            self._features = features if self._features is None else self._features
+            self._read_behind = length
+        return n_rows - 2
+
+    def _head(self, drafter: EagleDrafter, features: Tensor) -> Iterator[bool]:
+        """Record what the head reads and drafts, then time its levels."""
+        if self._cache.room < CONTEXT + max_drafted_rows(drafter.tree):
+            return
+        tokens = torch.arange(features.shape[0], device=features.device)  # [T]
+        for n_rows in READ:
+            for _ in range(2):
+                drafter.try_out(tokens[:n_rows], features[:n_rows], DEPTH)
+                yield True
+        for _ in range(ROUNDS if self._is_timed else 0):
+            deep, flat = (drafter.try_out(tokens[:1], features[:1], d)[1] for d in (DEPTH, 1))
+            self._levels.append((deep - flat) / (DEPTH - 1))
+            yield True
+
+
+def rehearse_in_background(rehearse: Callable[[Callable[[], bool]], None]) -> None:
+    """Call a session's ``rehearse`` in a thread, soon; the program's end does not wait for it."""
+
+    def run() -> None:
+        main = threading.main_thread()
+        main.join(DELAY_S)
+        rehearse(lambda: not main.is_alive())
+
+    threading.Thread(target=run, name="rehearsal").start()
+
+
+def _tree(n_rows: int) -> DraftTree:
+    """A chain: what a forward costs does not depend on the shape."""
+    tokens = torch.arange(n_rows)
+    return DraftTree.chain(tokens[0], tokens[1:]) if n_rows > 1 else DraftTree.single(tokens[0])
+
+
+__all__ = ["Rehearsal", "rehearse_in_background"]
