@@ -23,7 +23,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from eagle_core.worth import RowCosts, Worth
+from eagle_core.row_costs import RowCosts
+from eagle_core.worth import Worth
 
 logger = logging.getLogger(__name__)
 
@@ -35,8 +36,12 @@ SHORTEST_WAIT, LONGEST_WAIT, PATIENCE = (
     3,
 )  # steps between trials of a loser, and their growth
 MEASURED = "seconds by rows"  # beside the choices' names in a file
+SAFE_WAIT = (
+    480  # the same for plain steps: their trial is cheap, and shows what a head costs beside itself
+)
 REMEMBERED = 16  # steps that what is known from another time counts for, at most
 LEAD = 1.05  # how much better another way must be to be taken
+SAFE_LEAD = 0.96  # the same for plain steps: drafted ones cost a little that no part is blamed for
 HOPELESS, SOONEST = (
     0.6,
     4,
@@ -75,7 +80,8 @@ class Pace:
     """Chooses among ``n_ways`` for every step; way 0 is the one to start with.
 
     Args:
-        has_costs: every step comes with its cost; nothing is timed.
+        has_costs: every step comes with its cost, in steps of the last way, which is a plain one; nothing is
+            timed. The last way is taken where the others are hardly better, and never forgotten for long.
         clock: seconds; for tests.
     """
 
@@ -84,6 +90,7 @@ class Pace:
     ) -> None:
         self._ways = [_Way(has_costs=has_costs) for _ in range(n_ways)]
         self._clock = clock
+        self._safe = n_ways - 1 if has_costs else -1
         self._best = 0
         self._n_steps = 0
         self._trial: tuple[int, int] | None = None  # way on trial, steps left
@@ -165,13 +172,18 @@ class Pace:
 
     def _judge(self, way: int) -> None:
         challenger, champion = self._ways[way], self._ways[self._best]
-        if challenger.rate() > LEAD * champion.rate():
+        if challenger.rate() > self._lead(way) * champion.rate():
             champion.wait, self._best = SHORTEST_WAIT, way
             champion.due = self._n_steps + champion.wait
             return
         challenger.due = self._n_steps + challenger.wait
         challenger.early = self._n_steps + SHORTEST_WAIT // 4
-        challenger.wait = min(PATIENCE * challenger.wait, LONGEST_WAIT)
+        longest = SAFE_WAIT if way == self._safe else LONGEST_WAIT
+        challenger.wait = min(PATIENCE * challenger.wait, longest)
+
+    def _lead(self, way: int) -> float:
+        """How much better ``way`` must be to be taken."""
+        return SAFE_LEAD if way == self._safe else LEAD
 
     def _next_trial(self) -> tuple[int, int] | None:
         soon = [
@@ -181,11 +193,12 @@ class Pace:
         ]
         if not soon:
             return None  # as in most steps: no rate is asked for
-        bar = LEAD * self._ways[self._best].rate()
+        best = self._ways[self._best].rate()
         others: Sequence[int] = [
             number
             for number in soon
-            if self._n_steps >= self._ways[number].due or self._ways[number].rate() > bar
+            if self._n_steps >= self._ways[number].due
+            or self._ways[number].rate() > self._lead(number) * best
         ]
         if not others:
             return None

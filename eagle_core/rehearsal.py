@@ -2,11 +2,12 @@
 
 The first forwards of a count of rows are slow (``kernels.tape``), and an answer that meets many counts would
 pay for all of them. Here they are met in an idle moment, behind the committed rows. What is kept of it are
-the recordings, and the costs by which ``auto`` chooses (``worth.RowCosts``).
+the recordings, and the costs by which ``auto`` chooses (``row_costs.RowCosts``).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -22,10 +23,10 @@ from eagle_core.config import GenerationConfig
 from eagle_core.drafters.eagle import EagleDrafter, max_drafted_rows
 from eagle_core.engine import never
 from eagle_core.errors import Cancelled
+from eagle_core.row_costs import RUN, SETTLING, RowCosts
 from eagle_core.target import Target
 from eagle_core.tree import DraftTree
 from eagle_core.verify import verify
-from eagle_core.worth import RowCosts
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +40,7 @@ READ = tuple(range(1, 7))  # committed tokens that a head reads at once
 DEPTH = 5  # levels of the head's tree
 N_SEEN = 4  # forwards until one is replayed: seen, recorded, compared, and one more
 ROUNDS = 3
+BESIDE_ROWS = 5  # of a forward that follows a draft
 CONTEXT = 128  # rows before those that are timed, at least
 DELAY_S = 1.0  # for what else has to start
 MOST_S = 15.0  # of timing: a slow machine with a large model is not kept busy for longer
@@ -49,7 +51,7 @@ class Rehearsal:
 
     Args:
         drafter: whose head is tried out, too; None: there is none.
-        is_timed: whether costs are measured, too.
+        known: costs that were measured at another time: only what the head crowds out is measured again.
     """
 
     def __init__(
@@ -57,15 +59,15 @@ class Rehearsal:
         target: Target,
         cache: KVCache,
         drafter: EagleDrafter | None,
-        *,
-        is_timed: bool,
+        known: RowCosts | None = None,
     ) -> None:
         self._target, self._cache, self._drafter = target, cache, drafter
-        self._is_timed, self._is_wanted = is_timed, never
+        self._known, self._is_wanted = known, never
         self._features: Tensor | None = None  # [CONTEXT, D], as the target gives them
         self._read_behind = -1  # committed rows when the context behind them was read
         self._seconds: dict[int, list[float]] = {}
         self._levels: list[float] = []
+        self._beside: dict[bool, list[float]] = {False: [], True: []}  # a draft, or not
         self._spent_s = 0.0
         self._todo = self._units()
         self.is_done = False
@@ -86,8 +88,16 @@ class Rehearsal:
 
     def costs(self) -> RowCosts | None:
         """What was measured; None as long as it is not done, or when too little could be."""
+        costs = (self._known or self._rows()) if self.is_done else None
+        beside, alone = (self._beside[kind] for kind in (True, False))
+        if costs is None or not beside or not alone:
+            return costs
+        beside_s = median(beside) / (1 + costs.surplus(BESIDE_ROWS))
+        return dataclasses.replace(costs, crowding=beside_s / median(alone))
+
+    def _rows(self) -> RowCosts | None:
         rows = [n for n, seconds in self._seconds.items() if len(seconds) == ROUNDS]
-        if not self.is_done or len(rows) < 2:
+        if len(rows) < 2:
             return None
         one = self._seconds[1]
         most, seconds = 1.0, list[float]()
@@ -96,8 +106,8 @@ class Rehearsal:
             pairs = zip(self._seconds[n_rows], one, strict=True)
             most = max(most, median(several_s / one_s for several_s, one_s in pairs))
             seconds.append(most * median(one))
-        level_s = median(self._levels) if self._levels else 0.0
-        return RowCosts(tuple(rows), tuple(seconds), max(level_s, 0.0))
+        level_s = max(median(self._levels), 0.0) if self._levels else 0.0
+        return RowCosts(tuple(rows), tuple(seconds), level_s)
 
     def _units(self) -> Iterator[bool]:
         """Yields after each forward, so that there is always a place to stop."""
@@ -108,19 +118,32 @@ class Rehearsal:
                 yield from self._forward(n_rows, behind % 2)
         if self._drafter is not None and self._features is not None:
             yield from self._head(self._drafter, self._features)
-        if not self._is_timed:
-            return
-        for _ in range(ROUNDS):
-            for n_rows in TIMED:
+        for _ in range(ROUNDS if self._known is None else 1):
+            for n_rows in TIMED if self._known is None else ():
                 if self._spent_s < MOST_S:
-                    yield from self._timed(n_rows)
+                    yield from self._timed(n_rows, self._seconds.setdefault(n_rows, []))
+            if self._drafter is not None and self._features is not None:
+                yield from self._crowded(self._drafter, self._features)
 
-    def _timed(self, n_rows: int) -> Iterator[bool]:
+    def _timed(self, n_rows: int, into: list[float]) -> Iterator[bool]:
         for seconds in self._forwards(n_rows, 0):
             if seconds is not None:
                 self._spent_s += seconds
-                self._seconds.setdefault(n_rows, []).append(seconds)
+                into.append(seconds)
             yield True
+
+    def _crowded(self, drafter: EagleDrafter, features: Tensor) -> Iterator[bool]:
+        """Time forwards in a row, and as many that follow a draft each."""
+        tokens = torch.arange(2, device=features.device)  # [2]
+        for is_beside, n_rows in ((False, 1), (True, BESIDE_ROWS)):
+            found: list[float] = []
+            for _ in range(SETTLING[is_beside] + RUN):
+                if self._spent_s > MOST_S or self._cache.room < CONTEXT + 2 * TIMED[-1]:
+                    return
+                if is_beside:
+                    drafter.try_out(tokens, features[:2], 2)
+                yield from self._timed(n_rows, found)
+            self._beside[is_beside] += found[-RUN:]
 
     def _forward(self, n_rows: int, behind: int) -> Iterator[bool]:
         for _ in self._forwards(n_rows, behind):
@@ -171,7 +194,7 @@ class Rehearsal:
             for _ in range(2):
                 drafter.try_out(tokens[:n_rows], features[:n_rows], DEPTH)
                 yield True
-        for _ in range(ROUNDS if self._is_timed else 0):
+        for _ in range(ROUNDS if self._known is None else 0):
             deep, flat = (drafter.try_out(tokens[:1], features[:1], d)[1] for d in (DEPTH, 1))
             self._levels.append((deep - flat) / (DEPTH - 1))
             yield True

@@ -49,13 +49,13 @@ from eagle_core.packing import bytes_read, count_let_go
 from eagle_core.queueing import TicketQueue
 from eagle_core.rehearsal import Rehearsal
 from eagle_core.rounding import explain_difference
+from eagle_core.row_costs import RowCosts
 from eagle_core.selftest import rounding_reason, self_test
 from eagle_core.session_info import Drafting, Message, SessionInfo
 from eagle_core.stats import Stats
 from eagle_core.stops import StopStrings
 from eagle_core.target import Target
 from eagle_core.text import TextStream, special_ids
-from eagle_core.worth import RowCosts
 
 logger = logging.getLogger(__name__)
 
@@ -282,9 +282,8 @@ class Session:
             with self._turn():
                 if self._head is not None and self._eagle is None:
                     self._eagle = self._new_eagle(self._head, self._allowed(DraftConfig()).tree)
-                is_timed = self.row_costs is None
                 rehearsal = rehearsal or Rehearsal(
-                    self._target, self._cache, self._eagle, is_timed=is_timed
+                    self._target, self._cache, self._eagle, self.row_costs
                 )
                 rehearsal.go_on(lambda: is_over() or self._queue.n_tickets > 1)
                 if rehearsal.is_done:

@@ -9,14 +9,13 @@ with its rows can be measured beforehand (``RowCosts``): then only the scale of 
 
 from __future__ import annotations
 
-import math
-from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
 
 from torch import Tensor
+
+from eagle_core.row_costs import Crowding, RowCosts
 
 FADE = 0.98  # what a step before still counts
 FEW = 12  # steps that must be known before their measurements are used
@@ -61,47 +60,6 @@ class _Line:
         return (self.n * self.xy - self.x * self.y) / spread
 
 
-@dataclass(frozen=True, slots=True)
-class RowCosts:
-    """Seconds that the target takes for some counts of rows, rising from 1, and the head for a level.
-
-    Raises: ValueError when they cannot be what was measured.
-    """
-
-    rows: tuple[int, ...]
-    seconds: tuple[float, ...]
-    level_s: float = 0.0  # 0: not measured
-
-    def __post_init__(self) -> None:
-        are_fit = len(self.rows) == len(self.seconds) >= 2 and self.rows[0] == 1
-        are_fit = are_fit and all(a < b for a, b in zip(self.rows, self.rows[1:], strict=False))
-        times = (*self.seconds, self.level_s + 1e-9)
-        if not are_fit or not all(0 < time < math.inf for time in times):
-            raise ValueError(f"no costs of rows: {self.rows}, {self.seconds}, {self.level_s}")
-
-    @classmethod
-    def read(cls, known: Any) -> RowCosts:
-        """From what :meth:`known` gave. Raises: ValueError or TypeError when it is something else."""
-        rows, seconds, level_s = known
-        return cls(tuple(map(int, rows)), tuple(map(float, seconds)), float(level_s))
-
-    def known(self) -> list[Any]:
-        """The same as plain lists and numbers."""
-        return [list(self.rows), list(self.seconds), self.level_s]
-
-    def surplus(self, n_rows: int) -> float:
-        """What the rows beside the first cost, as a part of a forward of one row; between and beyond the
-        measured counts on straight lines.
-        """
-        place = min(max(bisect_left(self.rows, n_rows), 1), len(self.rows) - 1)
-        (left, right), (low, high) = (
-            self.rows[place - 1 : place + 1],
-            self.seconds[place - 1 : place + 1],
-        )
-        seconds = low + (high - low) * (n_rows - left) / (right - left)
-        return seconds / self.seconds[0] - 1
-
-
 def _at_most(seconds: float, known: _Line) -> float:
     return min(seconds, LONGEST * known.mean) if known.n > FEW / 2 else seconds
 
@@ -116,6 +74,7 @@ class Worth:
         self._clock = clock
         self._measured: RowCosts | None = None
         self._extras: list[float] = []
+        self._crowding = Crowding()
         self._line = (
             _Line()
         )  # seconds of a step without the drafter's, by what its rows usually cost
@@ -132,7 +91,7 @@ class Worth:
     def use(self, measured: RowCosts) -> None:
         """Take the costs of rows from here: only their scale is still measured while answers are written."""
         self._measured, self._line, self._n_known = measured, _Line(), 0
-        self._extras = []
+        self._extras, self._crowding = [], Crowding(measured.crowding)
 
     @property
     def measured(self) -> RowCosts | None:
@@ -196,7 +155,12 @@ class Worth:
         target_s = max(seconds - self._own_s, 0.0)
         if self._n_known >= FEW:
             target_s = min(target_s, LONGEST * self._one_row_s * self._rows_cost(self._n_rows))
-        self._line.add(self._extra(self._n_rows), target_s)
+        has_head = self._n_levels > 0
+        alone_s = target_s / self._crowding.factor if has_head else target_s
+        self._line.add(self._extra(self._n_rows), alone_s)
+        self._crowding.add(
+            target_s / (1 + self._scale * self._extra(self._n_rows)), has_head=has_head
+        )
         self._n_known += 1
         if self._hopes > 0.0:
             self._came = FADE * self._came + n_tokens - 1
@@ -204,7 +168,7 @@ class Worth:
 
     @property
     def _one_row_s(self) -> float:
-        """Seconds of a step of one row."""
+        """Seconds of a step of one row, without a head."""
         slope = max(self._line.slope or 0.0, 0.0)
         mean = self._line.mean
         return max(mean - slope * self._line.x / self._line.n, 0.5 * mean, 1e-9)
@@ -218,14 +182,20 @@ class Worth:
         least, most = (0.0, MOST_SCALE) if self._measured is None else MEASURED_SCALES
         return min(max(slope / self._one_row_s, least), most)
 
+    @property
+    def _crowded_scale(self) -> float:
+        """The same beside a head."""
+        return self._scale * self._crowding.factor
+
     def _rows_cost(self, n_rows: int) -> float:
         """A step of ``n_rows`` without the drafter's part, in steps of one row."""
-        return 1 + self._scale * self._extra(n_rows)
+        crowded = self._crowding.factor if self._n_levels else 1.0
+        return crowded * (1 + self._scale * self._extra(n_rows))
 
     @property
     def _row_cost(self) -> float:
         """One more row, as a part of a step of one row, in a tree of usual size."""
-        return self._scale * self._extra(TYPICAL_ROWS) / (TYPICAL_ROWS - 1)
+        return self._crowded_scale * self._extra(TYPICAL_ROWS) / (TYPICAL_ROWS - 1)
 
     @property
     def _level_cost(self) -> float:
@@ -272,7 +242,7 @@ class Worth:
 
     def n_worth(self, values: Tensor) -> int:
         """How many of the nodes [N], a usual count of the best, bring most beyond what their rows cost."""
-        price, trust = self._value * self._scale, self.trust
+        price, trust = self._value * self._crowded_scale, self.trust
         best, most, brought = 0, 0.0, 0.0
         for n_nodes, value in enumerate(sorted(values.exp().tolist(), reverse=True), 1):
             brought += trust * value
@@ -292,4 +262,4 @@ def usual_nodes(n_nodes: int) -> int:
     return n_nodes if n_nodes < 2 else n_nodes // 2 * 2
 
 
-__all__ = ["RowCosts", "Worth", "usual_nodes"]
+__all__ = ["Worth", "usual_nodes"]

@@ -36,7 +36,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ),
     ("catalog", "instance", "toolkit"),
     ("own_models", "fit", "wheels"),
-    ("kernels", "history", "context"),
+    ("kernels", "history", "context", "row_costs"),
     ("tree", "sampling", "processors", "worth", "fast_layers"),
     (
         "drafters.base",

@@ -17,8 +17,8 @@ from eagle_core.config import DraftConfig, GenerationConfig, LoadConfig
 from eagle_core.errors import OutOfMemory
 from eagle_core.events import Finished
 from eagle_core.rehearsal import RECORDED, TIMED, Rehearsal, rehearse_in_background
+from eagle_core.row_costs import RowCosts
 from eagle_core.session import Session
-from eagle_core.worth import RowCosts
 from tests.support.cli import save_head
 from tests.support.tiny_models import save_llama
 
@@ -124,7 +124,7 @@ def test_a_forward_that_runs_ends_before_its_next_layer(session: Session) -> Non
         asked += 1
         return asked > 2
 
-    played = Rehearsal(session.target, session._cache, None, is_timed=True)
+    played = Rehearsal(session.target, session._cache, None)
     played.go_on(wanted_in_the_second_layer)
     assert asked == 4  # before the forward, in its two layers, and after it
     assert not played.is_done

@@ -7,7 +7,8 @@ import random
 import pytest
 import torch
 
-from eagle_core.worth import FEW, RowCosts, Worth, usual_nodes
+from eagle_core.row_costs import RowCosts
+from eagle_core.worth import FEW, Worth, usual_nodes
 
 ONE_ROW_S, ROW_S, LEVEL_S, READ_S = 0.010, 0.0007, 0.0012, 0.0005
 
