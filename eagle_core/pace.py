@@ -50,12 +50,22 @@ HOPELESS, SOONEST = (
 
 @dataclass(slots=True)
 class _Way:
-    steps: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    steps: deque[tuple[float, float]] = field(default_factory=deque)
+    tokens: float = 0.0  # of these steps
+    spent: float = 0.0
     wait: int = SHORTEST_WAIT
     due: int = 0  # number of the step from which it is tried again
     early: int = 0  # the same, if it was better than what the best has become
 
     has_costs: bool = False  # what is known of a step is what such a step costs, not what one took
+
+    def add(self, tokens: float, spent: float) -> None:
+        """Another step."""
+        self.steps.append((tokens, spent))
+        if len(self.steps) > WINDOW:
+            old_tokens, old_spent = self.steps.popleft()
+            self.tokens, self.spent = self.tokens - old_tokens, self.spent - old_spent
+        self.tokens, self.spent = self.tokens + tokens, self.spent + spent
 
     def typical(self, steps: Sequence[tuple[float, float]]) -> float:
         """Seconds, or costs, of one of these steps."""
@@ -65,9 +75,11 @@ class _Way:
 
     def rate(self, n_last: int = WINDOW) -> float:
         """Tokens per second, or unit of cost, over the last steps; 0 when it was never tried."""
-        steps = list(self.steps)[-n_last:]
-        if not steps:
+        if not self.steps:
             return 0.0
+        if self.has_costs and n_last >= len(self.steps):  # as asked for in each step
+            return self.tokens / max(self.spent, 1e-9)
+        steps = list(self.steps)[-n_last:]
         return sum(n for n, _ in steps) / len(steps) / max(self.typical(steps), 1e-9)
 
 
@@ -127,7 +139,8 @@ class Pace:
             if not (n == 0 or (n > 0 and 1 <= tokens < math.inf and 0 < seconds < math.inf)):
                 raise ValueError(f"no step yields {tokens} tokens in {seconds} s")
         for way, (n, tokens, seconds) in zip(self._ways, known, strict=True):
-            way.steps.extend([(tokens, seconds)] * min(int(n), REMEMBERED))
+            for _ in range(min(int(n), REMEMBERED)):
+                way.add(tokens, seconds)
             way.due = SHORTEST_WAIT if n >= SOONEST else 0
         self._best = max(range(len(self._ways)), key=lambda way: self._ways[way].rate())
 
@@ -142,7 +155,7 @@ class Pace:
         """
         if self._running is not None and n_tokens > 0:
             way, start = self._running
-            self._ways[way].steps.append((n_tokens, cost or self._clock() - start))
+            self._ways[way].add(n_tokens, cost or self._clock() - start)
             self._count(way)
         self._running = None
 
