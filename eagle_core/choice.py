@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from eagle_core.config import TreeConfig
+from eagle_core.cost_pace import CostPace
 from eagle_core.pace import Pace, PaceBook
 from eagle_core.worth import Worth
 
@@ -48,7 +49,7 @@ class Choice:
         else:
             self._ways = [[*drafted, looked_up, plain]]
             names = [name]
-        self._paces: list[Pace] = [
+        self._paces: list[Pace | CostPace] = [
             paces.of(name, len(ways), has_costs=on_host)
             for name, ways in zip(names, self._ways, strict=True)
         ]

@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import math
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -23,6 +22,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from eagle_core.cost_pace import CostPace, check_known
 from eagle_core.row_costs import RowCosts
 from eagle_core.worth import Worth
 
@@ -36,12 +36,8 @@ SHORTEST_WAIT, LONGEST_WAIT, PATIENCE = (
     3,
 )  # steps between trials of a loser, and their growth
 MEASURED = "seconds by rows"  # beside the choices' names in a file
-SAFE_WAIT = (
-    480  # the same for plain steps: their trial is cheap, and shows what a head costs beside itself
-)
 REMEMBERED = 16  # steps that what is known from another time counts for, at most
 LEAD = 1.05  # how much better another way must be to be taken
-SAFE_LEAD = 0.96  # the same for plain steps: drafted ones cost a little that no part is blamed for
 HOPELESS, SOONEST = (
     0.6,
     4,
@@ -50,37 +46,17 @@ HOPELESS, SOONEST = (
 
 @dataclass(slots=True)
 class _Way:
-    steps: deque[tuple[float, float]] = field(default_factory=deque)
-    tokens: float = 0.0  # of these steps
-    spent: float = 0.0
+    steps: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))
     wait: int = SHORTEST_WAIT
     due: int = 0  # number of the step from which it is tried again
     early: int = 0  # the same, if it was better than what the best has become
 
-    has_costs: bool = False  # what is known of a step is what such a step costs, not what one took
-
-    def add(self, tokens: float, spent: float) -> None:
-        """Another step."""
-        self.steps.append((tokens, spent))
-        if len(self.steps) > WINDOW:
-            old_tokens, old_spent = self.steps.popleft()
-            self.tokens, self.spent = self.tokens - old_tokens, self.spent - old_spent
-        self.tokens, self.spent = self.tokens + tokens, self.spent + spent
-
-    def typical(self, steps: Sequence[tuple[float, float]]) -> float:
-        """Seconds, or costs, of one of these steps."""
-        if self.has_costs:
-            return sum(cost for _, cost in steps) / len(steps)
-        return _undisturbed_s(steps)
-
     def rate(self, n_last: int = WINDOW) -> float:
-        """Tokens per second, or unit of cost, over the last steps; 0 when it was never tried."""
-        if not self.steps:
-            return 0.0
-        if self.has_costs and n_last >= len(self.steps):  # as asked for in each step
-            return self.tokens / max(self.spent, 1e-9)
+        """Tokens per second over the last steps; 0 when it was never tried."""
         steps = list(self.steps)[-n_last:]
-        return sum(n for n, _ in steps) / len(steps) / max(self.typical(steps), 1e-9)
+        if not steps:
+            return 0.0
+        return sum(n for n, _ in steps) / len(steps) / max(_undisturbed_s(steps), 1e-9)
 
 
 def _undisturbed_s(steps: Sequence[tuple[float, float]]) -> float:
@@ -92,17 +68,12 @@ class Pace:
     """Chooses among ``n_ways`` for every step; way 0 is the one to start with.
 
     Args:
-        has_costs: every step comes with its cost, in steps of the last way, which is a plain one; nothing is
-            timed. The last way is taken where the others are hardly better, and never forgotten for long.
         clock: seconds; for tests.
     """
 
-    def __init__(
-        self, n_ways: int, clock: Callable[[], float] = perf_counter, *, has_costs: bool = False
-    ) -> None:
-        self._ways = [_Way(has_costs=has_costs) for _ in range(n_ways)]
+    def __init__(self, n_ways: int, clock: Callable[[], float] = perf_counter) -> None:
+        self._ways = [_Way() for _ in range(n_ways)]
         self._clock = clock
-        self._safe = n_ways - 1 if has_costs else -1
         self._best = 0
         self._n_steps = 0
         self._trial: tuple[int, int] | None = None  # way on trial, steps left
@@ -124,7 +95,7 @@ class Pace:
         for way in self._ways:
             steps = list(way.steps)
             n = len(steps)
-            one = [sum(t for t, _ in steps) / n, way.typical(steps)] if n else [0.0, 0.0]
+            one = [sum(t for t, _ in steps) / n, _undisturbed_s(steps)] if n else [0.0, 0.0]
             found.append([float(n), *one])
         return found
 
@@ -133,14 +104,9 @@ class Pace:
 
         Raises: ValueError when it is not about as many ways, or holds what cannot be measured.
         """
-        if len(known) != len(self._ways):
-            raise ValueError(f"{len(known)} ways are known, {len(self._ways)} are wanted")
-        for n, tokens, seconds in known:
-            if not (n == 0 or (n > 0 and 1 <= tokens < math.inf and 0 < seconds < math.inf)):
-                raise ValueError(f"no step yields {tokens} tokens in {seconds} s")
+        check_known(known, len(self._ways))
         for way, (n, tokens, seconds) in zip(self._ways, known, strict=True):
-            for _ in range(min(int(n), REMEMBERED)):
-                way.add(tokens, seconds)
+            way.steps.extend([(tokens, seconds)] * min(int(n), REMEMBERED))
             way.due = SHORTEST_WAIT if n >= SOONEST else 0
         self._best = max(range(len(self._ways)), key=lambda way: self._ways[way].rate())
 
@@ -149,13 +115,11 @@ class Pace:
         self._running = None
 
     def finish(self, n_tokens: int, cost: float | None = None) -> None:
-        """The step that runs, if one does, has ended and yielded ``n_tokens``.
-
-        Args: cost: what it is to count for, in any unit; None: the seconds that it took.
-        """
+        """The step that runs, if one does, has ended and yielded ``n_tokens``; its cost is its time."""
+        del cost
         if self._running is not None and n_tokens > 0:
             way, start = self._running
-            self._ways[way].add(n_tokens, cost or self._clock() - start)
+            self._ways[way].steps.append((n_tokens, self._clock() - start))
             self._count(way)
         self._running = None
 
@@ -185,18 +149,13 @@ class Pace:
 
     def _judge(self, way: int) -> None:
         challenger, champion = self._ways[way], self._ways[self._best]
-        if challenger.rate() > self._lead(way) * champion.rate():
+        if challenger.rate() > LEAD * champion.rate():
             champion.wait, self._best = SHORTEST_WAIT, way
             champion.due = self._n_steps + champion.wait
             return
         challenger.due = self._n_steps + challenger.wait
         challenger.early = self._n_steps + SHORTEST_WAIT // 4
-        longest = SAFE_WAIT if way == self._safe else LONGEST_WAIT
-        challenger.wait = min(PATIENCE * challenger.wait, longest)
-
-    def _lead(self, way: int) -> float:
-        """How much better ``way`` must be to be taken."""
-        return SAFE_LEAD if way == self._safe else LEAD
+        challenger.wait = min(PATIENCE * challenger.wait, LONGEST_WAIT)
 
     def _next_trial(self) -> tuple[int, int] | None:
         soon = [
@@ -206,12 +165,11 @@ class Pace:
         ]
         if not soon:
             return None  # as in most steps: no rate is asked for
-        best = self._ways[self._best].rate()
+        bar = LEAD * self._ways[self._best].rate()
         others: Sequence[int] = [
             number
             for number in soon
-            if self._n_steps >= self._ways[number].due
-            or self._ways[number].rate() > self._lead(number) * best
+            if self._n_steps >= self._ways[number].due or self._ways[number].rate() > bar
         ]
         if not others:
             return None
@@ -232,7 +190,7 @@ class PaceBook:
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
-        self._paces: dict[str, Pace] = {}
+        self._paces: dict[str, Pace | CostPace] = {}
         self.worth = Worth()  # what the parts of a step are worth; its rows' costs alone are kept
         self._known = self._load()
         try:
@@ -251,16 +209,19 @@ class PaceBook:
             return {}
         return known if isinstance(known, dict) else {}
 
-    def of(self, name: str, n_ways: int, *, has_costs: bool = False) -> Pace:
-        """The choice called ``name``; it begins with what was kept, if that is about as many ways."""
+    def of(self, name: str, n_ways: int, *, has_costs: bool = False) -> Pace | CostPace:
+        """The choice called ``name``; it begins with what was kept, if that is about as many ways.
+
+        Args: has_costs: every step will come with its cost, and the last way is a plain step."""
+        make = CostPace if has_costs else Pace
         if name not in self._paces:
-            pace = Pace(n_ways, has_costs=has_costs)
+            pace = make(n_ways)
             try:
                 if name in self._known:
                     pace.remember(self._known[name])
             except (TypeError, ValueError) as error:
                 logger.info("what is known of %s is not used: %s", name, error)
-                pace = Pace(n_ways, has_costs=has_costs)
+                pace = make(n_ways)
             self._paces[name] = pace
         return self._paces[name]
 
@@ -271,7 +232,7 @@ class PaceBook:
             self.save()
 
     @property
-    def paces(self) -> Sequence[Pace]:
+    def paces(self) -> Sequence[Pace | CostPace]:
         """All choices that were asked for."""
         return tuple(self._paces.values())
 

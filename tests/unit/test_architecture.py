@@ -36,7 +36,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ),
     ("catalog", "instance", "toolkit"),
     ("own_models", "fit", "wheels"),
-    ("kernels", "history", "context", "row_costs"),
+    ("kernels", "history", "context", "row_costs", "cost_pace"),
     ("tree", "sampling", "processors", "worth", "fast_layers"),
     (
         "drafters.base",
