@@ -1,8 +1,8 @@
 """Which way of drafting pays, where the cost of every step is known: by tokens per cost.
 
 A plain step yields one token and costs one, always. The others are judged by the tokens that they brought,
-which come by chance. A way that is not used is tried again the sooner the less a trial loses: all its trials cost a
-small part of the time, and a way that was only unlucky soon has another chance. Knows no tree.
+which come by chance. A way that is not used is tried again the sooner the less a trial loses: all its trials
+cost a small part of the time, and a way that was only unlucky soon has another chance. Knows no tree.
 """
 
 from __future__ import annotations
