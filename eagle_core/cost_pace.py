@@ -11,12 +11,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-WINDOW = 128  # steps that a way is judged by
-FIRST_STEPS, PROBE_STEPS = 24, 16  # until a way is judged at all; of a later trial
-KEPT = 48  # steps before a trial that still count after it
+WINDOW = 256  # steps that a way is judged by
+FIRST_STEPS, PROBE_STEPS = 32, 16  # until a way is judged at all; of a later trial
+KEPT = 112  # steps before a trial that still count after it
 BUDGET = 0.01  # of all steps, what the trials of a way may lose
 SHORTEST_WAIT, LONGEST_WAIT = 32, 1000  # steps between two trials of a way
-REMEMBERED = 24  # steps that what is known from another time counts for, at most
+REMEMBERED = 64  # steps that what is known from another time counts for, at most
 PLAIN_LEAD = (
     1.04  # how much better than a plain step a way must be: it costs what no part is blamed for
 )

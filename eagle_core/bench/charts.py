@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from eagle_core.bench.config import title_of
 from eagle_core.bench.findings import ALL, Findings
 from eagle_core.bench.records import BASELINE
+from eagle_core.row_costs import RowCosts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -268,6 +269,33 @@ def ratios(found: Findings, key: str) -> Chart | None:
     )  # fmt: skip
 
 
+def row_costs(found: Findings, key: str) -> Chart | None:
+    """What a forward takes by its rows, as it was measured before the first question."""
+    known = found.header.get("row_costs")
+    if known is None:  # on accelerators, and in files of earlier versions
+        return None
+    costs = RowCosts.read(known)
+    series = [
+        (n, seconds / costs.seconds[0])
+        for n, seconds in zip(costs.rows, costs.seconds, strict=True)
+    ]
+    with drawing(8, 3.2, key) as canvas:
+        axes = canvas.axes
+        axes.plot(*zip(*series, strict=True), color=COLOURS[1], marker="o", markersize=4.5)
+        axes.axhline(1.0, color=INK, linestyle=":", linewidth=1)
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("rows: the pending token and drafted ones")
+        axes.set_ylabel("times a forward of one row")
+        svg = canvas.svg(key)
+    alt = (
+        f"One row: {1000 * costs.seconds[0]:.1f} ms. Times that for more rows: "
+        + ", ".join(f"{times:.2f} for {n}" for n, times in series[1:])
+        + f". A level of the head: {1000 * costs.level_s:.1f} ms. Forwards beside the head's take "
+        f"{costs.crowding:.2f} times as long."
+    )
+    return Chart("What a forward costs", svg, alt)
+
+
 def by_answer(found: Findings, key: str) -> Chart | None:
     """Rate against the length of the answer."""
     return _by_length(found, key, found.by_answer, "answer")
@@ -361,7 +389,7 @@ def _list(parts: Sequence[str], between: str = "; ") -> str:
     return between.join(parts)
 
 
-DRAWERS = (overall, by_group, ratios, taus, acceptance, split, by_answer, by_prompt)
+DRAWERS = (overall, by_group, ratios, taus, acceptance, split, row_costs, by_answer, by_prompt)
 
 
 def draw_all(found: Findings, key: str) -> list[Chart]:

@@ -37,6 +37,7 @@ def header(**changes: Any) -> dict[str, Any]:
         "model": {
             "base": "tiny", "dtype": "float32", "device": "cpu", "quantization": "none", "n_parameters": 5
         },
+        "row_costs": [[1, 2, 16], [0.01, 0.011, 0.02], 0.002, 1.25],
         "peers": {"llama.cpp:q8": {"build": "b1", "file": "q8.gguf", "file_bytes": 5_000_000}},
         "settings": {
             "prompts_sha256": "abc",
@@ -292,6 +293,16 @@ def test_the_page_stands_alone() -> None:
     assert "prefers-color-scheme: dark" in text
     assert charts.INK not in text
     assert "currentColor" in text
+
+
+def test_a_forwards_costs_are_drawn_and_told() -> None:
+    (chart,) = [c for c in charts.draw_all(find(bench_file()), "k") if c.title == "What a forward costs"]
+    assert "One row: 10.0 ms" in chart.alt
+    assert "1.10 for 2, 2.00 for 16" in chart.alt
+    assert "head: 2.0 ms" in chart.alt
+    assert "1.25 times as long" in chart.alt
+    old = charts.draw_all(find(bench_file(row_costs=None)), "k")
+    assert "What a forward costs" not in [chart.title for chart in old]
 
 
 def test_ids_that_charts_use_are_there() -> None:
