@@ -169,7 +169,7 @@ def check_known(known: Sequence[Sequence[float]], n_ways: int) -> None:
     if len(known) != n_ways:
         raise ValueError(f"{len(known)} ways are known, {n_ways} are wanted")
     for n, tokens, spent in known:
-        if not (n == 0 or (n > 0 and 1 <= tokens < math.inf and 0 < spent < math.inf)):
+        if not (n == 0 or (0 < n < math.inf and 1 <= tokens < math.inf and 0 < spent < math.inf)):
             raise ValueError(f"no step yields {tokens} tokens for {spent}")
 
 

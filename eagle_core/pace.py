@@ -35,6 +35,7 @@ SHORTEST_WAIT, LONGEST_WAIT, PATIENCE = (
     4000,
     3,
 )  # steps between trials of a loser, and their growth
+UNFIT = (TypeError, ValueError, OverflowError)  # what a damaged file makes of numbers
 MEASURED = "seconds by rows"  # beside the choices' names in a file
 REMEMBERED = 16  # steps that what is known from another time counts for, at most
 LEAD = 1.05  # how much better another way must be to be taken
@@ -196,7 +197,7 @@ class PaceBook:
         try:
             if MEASURED in self._known:
                 self.worth.use(RowCosts.read(self._known[MEASURED]))
-        except (TypeError, ValueError) as error:
+        except UNFIT as error:
             logger.info("what is known of rows is not used: %s", error)
 
     def _load(self) -> dict[str, Any]:
@@ -204,7 +205,7 @@ class PaceBook:
             return {}
         try:
             known = json.loads(self._path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             logger.info("%s is not used: %s", self._path, error)
             return {}
         return known if isinstance(known, dict) else {}
@@ -219,7 +220,7 @@ class PaceBook:
             try:
                 if name in self._known:
                     pace.remember(self._known[name])
-            except (TypeError, ValueError) as error:
+            except UNFIT as error:
                 logger.info("what is known of %s is not used: %s", name, error)
                 pace = make(n_ways)
             self._paces[name] = pace

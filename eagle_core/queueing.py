@@ -23,6 +23,17 @@ class TicketQueue:
             self._tickets.append(ticket)
         return ticket
 
+    def enter_when_idle(self, timeout_s: float) -> object | None:
+        """Join the queue as the only one; None when somebody is in it all the time. Nobody waits behind."""
+        ticket = object()
+        with self._changed:
+            if self._tickets:
+                self._changed.wait(timeout_s)
+            if self._tickets:
+                return None
+            self._tickets.append(ticket)
+        return ticket
+
     def ahead(self, ticket: object) -> int:
         """Requests before this one; 0 means that it holds the engine."""
         with self._changed:

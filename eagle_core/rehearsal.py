@@ -20,9 +20,10 @@ from torch import Tensor
 from eagle_core.cache import KVCache
 from eagle_core.capture import interruptible
 from eagle_core.config import GenerationConfig
-from eagle_core.drafters.eagle import EagleDrafter, max_drafted_rows
+from eagle_core.drafters.eagle import EagleDrafter
 from eagle_core.engine import never
 from eagle_core.errors import Cancelled
+from eagle_core.queueing import TicketQueue
 from eagle_core.row_costs import RUN, SETTLING, RowCosts
 from eagle_core.target import Target
 from eagle_core.tree import DraftTree
@@ -43,6 +44,7 @@ ROUNDS = 3
 BESIDE_ROWS = 5  # of a forward that follows a draft
 CONTEXT = 128  # rows before those that are timed, at least
 DELAY_S = 1.0  # for what else has to start
+POLL_S = 0.1
 MOST_S = 15.0  # of timing: a slow machine with a large model is not kept busy for longer
 
 
@@ -97,7 +99,7 @@ class Rehearsal:
 
     def _rows(self) -> RowCosts | None:
         rows = [n for n, seconds in self._seconds.items() if len(seconds) == ROUNDS]
-        if len(rows) < 2:
+        if len(rows) < 2 or rows[0] != 1:  # a round had no room, or no time
             return None
         one = self._seconds[1]
         most, seconds = 1.0, list[float]()
@@ -134,11 +136,11 @@ class Rehearsal:
 
     def _crowded(self, drafter: EagleDrafter, features: Tensor) -> Iterator[bool]:
         """Time forwards in a row, and as many that follow a draft each."""
-        tokens = torch.arange(2, device=features.device)  # [2]
+        tokens = self._ids(2)  # [2]
         for is_beside, n_rows in ((False, 1), (True, BESIDE_ROWS)):
             found: list[float] = []
             for _ in range(SETTLING[is_beside] + RUN):
-                if self._spent_s > MOST_S or self._cache.room < CONTEXT + 2 * TIMED[-1]:
+                if self._spent_s > MOST_S or not drafter.can_try_out(2, 2):
                     return
                 if is_beside:
                     drafter.try_out(tokens, features[:2], 2)
@@ -151,7 +153,7 @@ class Rehearsal:
 
     def _forwards(self, n_rows: int, behind: int) -> Iterator[float | None]:
         """One forward and its verdict, its seconds; None before it, as often as it was interrupted."""
-        tree = _tree(n_rows)
+        tree = self._tree(n_rows)
         while True:
             length = self._cache.length
             try:
@@ -174,12 +176,13 @@ class Rehearsal:
 
     def _context(self, length: int) -> int | None:
         """Rows behind ``length`` committed ones that hold something; None where there is no room."""
-        n_rows = max(CONTEXT - length, 4)
-        if self._cache.room < n_rows + TIMED[-1] + 1:
+        # Not beyond the model's last position: it may have learned its positions, and no further one.
+        most = self._target.context_length - TIMED[-1] - 1
+        n_rows = max(min(CONTEXT, most) - length, 4)
+        if min(most - length, self._cache.room - TIMED[-1] - 1) < n_rows:
             return None
         if self._read_behind != length:
-            ids = torch.arange(n_rows) % self._target.vocab_size
-            features = self._target.prefill_chunk(ids, self._cache).features
+            features = self._target.prefill_chunk(self._ids(n_rows), self._cache).features
             self._cache.rewind(length)
             self._features = features if self._features is None else self._features
             self._read_behind = length
@@ -187,17 +190,49 @@ class Rehearsal:
 
     def _head(self, drafter: EagleDrafter, features: Tensor) -> Iterator[bool]:
         """Record what the head reads and drafts, then time its levels."""
-        if self._cache.room < CONTEXT + max_drafted_rows(drafter.tree):
-            return
-        tokens = torch.arange(features.shape[0], device=features.device)  # [T]
+        tokens = self._ids(features.shape[0])  # [T]
         for n_rows in READ:
             for _ in range(2):
+                if not drafter.can_try_out(READ[-1], DEPTH):
+                    return  # a long conversation has come meanwhile
                 drafter.try_out(tokens[:n_rows], features[:n_rows], DEPTH)
                 yield True
         for _ in range(ROUNDS if self._known is None else 0):
+            if not drafter.can_try_out(1, DEPTH):
+                return
             deep, flat = (drafter.try_out(tokens[:1], features[:1], d)[1] for d in (DEPTH, 1))
             self._levels.append((deep - flat) / (DEPTH - 1))
             yield True
+
+    def _tree(self, n_rows: int) -> DraftTree:
+        """A chain: what a forward costs does not depend on the shape."""
+        tokens = self._ids(n_rows)
+        return DraftTree.chain(tokens[0], tokens[1:]) if n_rows > 1 else DraftTree.single(tokens[0])
+
+    def _ids(self, n_tokens: int) -> Tensor:
+        """Some token ids [T] i64 that the model knows."""
+        return torch.arange(n_tokens) % self._target.vocab_size
+
+
+def in_idle_moments(
+    queue: TicketQueue, is_over: Callable[[], bool], play: Callable[[Callable[[], bool]], bool]
+) -> None:
+    """Call ``play`` with what says that the engine is wanted, while nobody else is in the queue.
+
+    Returns: when ``play`` says that it is done or fails, or when it is over.
+    """
+    while not is_over():
+        ticket = queue.enter_when_idle(POLL_S)
+        if ticket is None:
+            continue
+        try:
+            if is_over() or play(lambda: is_over() or queue.n_tickets > 1):
+                return
+        except Exception as error:
+            logger.info("no rehearsal: %s", error, exc_info=True)
+            return
+        finally:
+            queue.leave(ticket)
 
 
 def rehearse_in_background(rehearse: Callable[[Callable[[], bool]], None]) -> None:
@@ -211,10 +246,4 @@ def rehearse_in_background(rehearse: Callable[[Callable[[], bool]], None]) -> No
     threading.Thread(target=run, name="rehearsal").start()
 
 
-def _tree(n_rows: int) -> DraftTree:
-    """A chain: what a forward costs does not depend on the shape."""
-    tokens = torch.arange(n_rows)
-    return DraftTree.chain(tokens[0], tokens[1:]) if n_rows > 1 else DraftTree.single(tokens[0])
-
-
-__all__ = ["Rehearsal", "rehearse_in_background"]
+__all__ = ["Rehearsal", "in_idle_moments", "rehearse_in_background"]

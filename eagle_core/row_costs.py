@@ -31,6 +31,7 @@ class RowCosts:
     def __post_init__(self) -> None:
         are_fit = len(self.rows) == len(self.seconds) >= 2 and self.rows[0] == 1
         are_fit = are_fit and all(a < b for a, b in zip(self.rows, self.rows[1:], strict=False))
+        are_fit = are_fit and list(self.seconds) == sorted(self.seconds)
         times = (*self.seconds, self.level_s + 1e-9, self.crowding)
         if not are_fit or not all(0 < time < math.inf for time in times):
             raise ValueError(f"no costs of rows: {self.rows}, {self.seconds}, {self.level_s}")

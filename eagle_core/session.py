@@ -47,7 +47,7 @@ from eagle_core.loading_head import check_before_download, head_source, load_hea
 from eagle_core.pace import PaceBook, pace_file
 from eagle_core.packing import bytes_read, count_let_go
 from eagle_core.queueing import TicketQueue
-from eagle_core.rehearsal import Rehearsal
+from eagle_core.rehearsal import Rehearsal, in_idle_moments
 from eagle_core.rounding import explain_difference
 from eagle_core.row_costs import RowCosts
 from eagle_core.selftest import rounding_reason, self_test
@@ -110,6 +110,7 @@ class Session:
         self._cached_ids: list[int] = []
         self._queue = TicketQueue()
         self._is_closed = threading.Event()
+        self._rehearsal: Rehearsal | None = None  # the one that is under way
         self._auto_tree = catalog.default_tree(catalog.lookup(base.name), self._target.device.type)
         self.info = SessionInfo(
             base=base.name,
@@ -130,11 +131,8 @@ class Session:
             head_dtype=head_dtype_name(head, head_dtype) if head is not None else None,
             cuda_graphs=self._target.graphs is not None,
         )
-        self._paces = PaceBook()
-        if pace_folder is not None:
-            # One file for all on which it depends how fast things are.
-            facts = (__version__, torch.get_num_threads(), *self.info.speed_facts)
-            self._paces = PaceBook(pace_file(pace_folder, *facts))
+        self._pace_folder = pace_folder
+        self._paces = self._new_paces()
         with suppress(NoChatTemplate):  # said when a chat is to be answered
             self.info = dataclasses.replace(self.info, chat_template=self._text.template.name)
 
@@ -275,20 +273,24 @@ class Session:
         Answers are as fast from the first one on then, and ``auto`` knows what rows cost on this machine. It
         gives way as soon as a request waits. Never raises; where nothing is gained it does nothing.
         """
-        rehearsal: Rehearsal | None = None
-        if self._target.device.type != "cpu" or self.info.drafting != "tree":
-            return
-        while not (self._is_closed.is_set() or is_over()):
-            with self._turn():
-                if self._head is not None and self._eagle is None:
-                    self._eagle = self._new_eagle(self._head, self._allowed(DraftConfig()).tree)
-                rehearsal = rehearsal or Rehearsal(
-                    self._target, self._cache, self._eagle, self.row_costs
-                )
-                rehearsal.go_on(lambda: is_over() or self._queue.n_tickets > 1)
-                if rehearsal.is_done:
-                    self._paces.learn(rehearsal.costs())
-                    return
+        if self._target.device.type == "cpu":
+            in_idle_moments(
+                self._queue, lambda: self._is_closed.is_set() or is_over(), self._rehearse
+            )
+
+    def _rehearse(self, is_wanted: Callable[[], bool]) -> bool:
+        """Go on with it; whether all is done. After a reset it begins anew: the recordings are gone."""
+        if self.info.drafting != "tree":
+            return True
+        if self._head is not None and self._eagle is None:
+            self._eagle = self._new_eagle(self._head, self._allowed(DraftConfig()).tree)
+        new = (self._target, self._cache, self._eagle, self.row_costs)
+        self._rehearsal = played = self._rehearsal or Rehearsal(*new)
+        played.go_on(is_wanted)
+        if played.is_done:
+            self._rehearsal = None
+            self._paces.learn(played.costs())
+        return played.is_done
 
     def explain_difference(
         self,
@@ -317,12 +319,10 @@ class Session:
             drafting, drafting_reason, may_part = self._test()
             self._reset()
             self.info = dataclasses.replace(
-                self.info,
-                drafting=drafting,
-                drafting_reason=drafting_reason,
-                reproducible=is_on,
+                self.info, drafting=drafting, drafting_reason=drafting_reason, reproducible=is_on,
                 rounding_reason=may_part,
-            )
+            )  # fmt: skip
+            self._paces = self._new_paces()
 
     def _test(self) -> tuple[Drafting, str, str]:
         """What the model can check, why no trees, and why answers may part all the same."""
@@ -347,9 +347,9 @@ class Session:
     def close(self) -> None:
         """Forget everything and let go of the caches' memory."""
         self._is_closed.set()
-        self.forget()
-        self._eagle = None
-        self._cache = self._new_cache()
+        with self._turn():
+            self._reset()
+            self._cache = self._new_cache()
 
     def _guarded(
         self,
@@ -369,12 +369,8 @@ class Session:
             logger.exception("request failed")
             self._reset()
             if is_memory_error(error):
-                yield Failed.of(
-                    OutOfMemory(
-                        "the device ran out of memory",
-                        hint="use a shorter context, a smaller tree or another precision",
-                    )
-                )
+                hint = "use a shorter context, a smaller tree or another precision"
+                yield Failed.of(OutOfMemory("the device ran out of memory", hint=hint))
                 return
             yield Failed(
                 "internal",
@@ -478,6 +474,11 @@ class Session:
         self._cache.rewind(length)
         self._cached_ids = ids[:length]
 
+    def _new_paces(self) -> PaceBook:
+        """What is known of speeds; one file for all on which it depends how fast things are."""
+        facts = (__version__, torch.get_num_threads(), *self.info.speed_facts)
+        return PaceBook(pace_file(self._pace_folder, *facts) if self._pace_folder else None)
+
     def _new_cache(self) -> KVCache:
         cache = self._target.new_cache(self._target.context_length + TREE_ROOM)
         self._target.record_on(cache)
@@ -486,7 +487,7 @@ class Session:
     def _reset(self) -> None:
         self._cache.reset()
         self._cached_ids = []
-        self._eagle = None
+        self._eagle = self._rehearsal = None
 
 
 def _close(events: Iterator[Event]) -> None:

@@ -249,7 +249,8 @@ class Target:
         """Whether a tree forward of ``n_rows`` takes from now on what it always will: nothing is recorded."""
         if self._tapes is None:
             return True
-        return self._tapes.is_settled(max(n_rows, self._min_rows), is_alone=n_rows == 1)
+        n_rows = max(n_rows, self._min_rows)
+        return self._tapes.is_settled(n_rows, is_alone=n_rows == 1)
 
     def _filled(self, tree: DraftTree) -> DraftTree:
         """The tree and further nodes up to the least count of rows, which no other node sees."""

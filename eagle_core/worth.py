@@ -144,7 +144,8 @@ class Worth:
         self._n_rows, self._n_levels, self._hopes = n_rows, n_levels, hopes
         if n_levels:
             self._level.add(0.0, _at_most(seconds / n_levels, self._level))
-            self._reading.add(0.0, _at_most(self._usual_read_s, self._reading))
+            if self._usual_read_s:  # else it was read before, as a long prompt is
+                self._reading.add(0.0, _at_most(self._usual_read_s, self._reading))
 
     def pause(self) -> None:
         """The time until the next proposal is nobody's: an answer ended."""

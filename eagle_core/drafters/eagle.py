@@ -199,6 +199,10 @@ class EagleDrafter:
         """The tree that is drafted; under ``auto`` the one to start with."""
         return self._fixed_tree
 
+    def can_try_out(self, n_tokens: int, depth: int) -> bool:
+        """Whether there is room for :meth:`try_out` behind what the head has read."""
+        return 1 + 2 * n_tokens + (depth - 1) * self._fixed_tree.branching <= self._cache.room
+
     @torch.inference_mode()
     def try_out(self, tokens: Tensor, features: Tensor, depth: int) -> tuple[float, float]:
         """Read tokens [K] with features [K, D] and draft ``depth`` levels after them; forget it all.

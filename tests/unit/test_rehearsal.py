@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
 import sys
 import threading
@@ -13,13 +14,23 @@ import pytest
 import torch
 
 from eagle_core import rehearsal
-from eagle_core.config import DraftConfig, GenerationConfig, LoadConfig
+from eagle_core.config import DraftConfig, GenerationConfig, LoadConfig, TreeConfig
 from eagle_core.errors import OutOfMemory
 from eagle_core.events import Finished
-from eagle_core.rehearsal import RECORDED, TIMED, Rehearsal, rehearse_in_background
+from eagle_core.queueing import TicketQueue
+from eagle_core.rehearsal import (
+    RECORDED,
+    ROUNDS,
+    TIMED,
+    Rehearsal,
+    in_idle_moments,
+    rehearse_in_background,
+)
 from eagle_core.row_costs import RowCosts
 from eagle_core.session import Session
+from eagle_core.testing import tiny_target
 from tests.support.cli import save_head
+from tests.support.tiny_heads import eagle_drafter
 from tests.support.tiny_models import save_llama
 
 EAGLE = DraftConfig("eagle")
@@ -65,7 +76,18 @@ def test_the_next_start_knows_the_costs(session: Session, folders: tuple[Path, P
     assert again.row_costs == session.row_costs
 
 
-@pytest.mark.parametrize("known", ['{"seconds by rows": [[1], [2.0], 0]}', "[]", "{", '{"x": 1}'])
+@pytest.mark.parametrize(
+    "known",
+    [
+        '{"seconds by rows": [[1], [2.0], 0]}',
+        '{"seconds by rows": [[1, Infinity], [1.0, 2.0], 0, 1]}',
+        "[]",
+        "{",
+        "[" * 100_000,
+        '{"x": 1}',
+    ],
+    ids=["old", "endless", "list", "cut", "deep", "other"],
+)
 def test_costs_that_cannot_be_read_are_measured_again(
     session: Session, folders: tuple[Path, Path], known: str, tmp_path: Path
 ) -> None:
@@ -207,3 +229,111 @@ def test_a_head_is_tried_without_a_trace(session: Session) -> None:
     assert after[0] == before[0]
     assert torch.equal(after[1], before[1])
     assert after[2:] == before[2:]
+
+
+@pytest.mark.parametrize(
+    "settings", [{"vocab": 5}, {"kind": "gpt2", "context_length": 100}], ids=["few words", "gpt2"]
+)
+def test_neither_tokens_nor_positions_are_used_that_the_model_lacks(settings: dict) -> None:
+    target = tiny_target(**settings)
+    played = Rehearsal(target, target.new_cache(target.context_length + 257), None)
+    played.go_on()
+    assert played.costs() is not None
+
+
+def test_no_room_for_one_row_in_one_round_is_no_measurement(session: Session) -> None:
+    played = Rehearsal(session.target, session._cache, None)
+    played.is_done = True
+    played._seconds = {1: [0.1] * (ROUNDS - 1), 2: [0.1] * ROUNDS, 3: [0.1] * ROUNDS}
+    assert played.costs() is None
+
+
+def test_a_conversation_that_fills_the_heads_cache_leaves_no_room_for_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    target = tiny_target(context_length=120)
+    wide = TreeConfig(policy="dynamic", depth=2, branching=8, size=10)
+    drafter, cache = eagle_drafter(target, wide), target.new_cache(120 + 257)
+    played = Rehearsal(target, cache, drafter)
+    played.go_on(lambda: played._features is not None)
+    ids = torch.arange(115)
+    drafter.commit(ids, target.prefill_chunk(ids, cache).features, ids[0])
+    assert not drafter.can_try_out(1, 5)
+    with caplog.at_level(logging.INFO, logger=rehearsal.__name__):
+        played.go_on()
+    assert not caplog.records
+    assert played.is_done
+    assert cache.length == drafter.length == 115
+
+
+def test_it_is_over_while_a_request_is_never_finished(session: Session) -> None:
+    """And nobody who comes meanwhile is told that it stands before them."""
+    events = session.generate(PROMPT, SHORT, EAGLE)
+    next(events)
+    asked, over = threading.Event(), threading.Event()
+
+    def is_over() -> bool:
+        asked.set()
+        return over.is_set()
+
+    thread = threading.Thread(target=session.rehearse, args=(is_over,), daemon=True)
+    thread.start()
+    assert asked.wait(30)
+    thread.join(0.3)
+    assert session._queue.n_tickets == 1
+    over.set()
+    thread.join(30)
+    assert not thread.is_alive()
+    events.close()
+
+
+def test_nothing_begins_on_what_was_closed_meanwhile() -> None:
+    answers = iter([False, True, True])
+    played = list[bool]()
+    queue = TicketQueue()
+    in_idle_moments(queue, lambda: next(answers), lambda _is_wanted: bool(played.append(True)))
+    assert played == []
+    assert queue.n_tickets == 0
+
+
+def test_what_was_reset_is_rehearsed_anew(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drafters = list[object]()
+    begin = Rehearsal.__init__
+
+    def note(self, target, cache, drafter, known=None):
+        drafters.append(drafter)
+        begin(self, target, cache, drafter, known)
+
+    monkeypatch.setattr(Rehearsal, "__init__", note)
+    assert not session._rehearse(lambda: session.target.is_settled(2))
+    session.set_reproducible(False)
+    session.rehearse()
+    assert all(session.target.is_settled(n_rows) for n_rows in RECORDED)
+    assert len(drafters) == 2
+    assert drafters[-1] is session._eagle
+
+
+def test_a_head_that_cannot_be_prepared_is_said_by_the_request(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_args: object) -> None:
+        raise OutOfMemory("the device ran out of memory")
+
+    monkeypatch.setattr(session, "_new_eagle", fail)
+    session.rehearse()
+    assert session.row_costs is None
+    assert session._queue.n_tickets == 0
+
+
+def test_costs_belong_to_the_way_of_computing(session: Session, tmp_path: Path) -> None:
+    assert session.info.reproducible
+    session.rehearse()
+    costs = session.row_costs
+    session.set_reproducible(False)
+    assert session.row_costs is None
+    session.rehearse()
+    assert len(list((tmp_path / "pace").iterdir())) == 2
+    session.set_reproducible(True)
+    assert session.row_costs.seconds == costs.seconds

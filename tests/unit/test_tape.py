@@ -32,6 +32,21 @@ def fast_target(kind: str) -> Target:
     return Target(model)
 
 
+def test_a_row_that_never_comes_alone_is_settled_as_two_are() -> None:
+    """In bfloat16 no row is computed alone, and nothing is recorded."""
+    model = tiny_model("llama", dtype=torch.bfloat16)
+    assert use_rows_attention(model)
+    target = Target(model)
+    assert target.is_reproducible
+    cache = target.new_cache(50)
+    target.prefill_chunk(torch.arange(4), cache)
+    for _ in range(4):
+        target.forward_tree(DraftTree.single(torch.tensor(5)), cache)
+        cache.advance(1)
+    assert target.is_settled(1)
+    assert target.is_settled(2)
+
+
 def some_tree(n_nodes: int, random: torch.Generator) -> DraftTree:
     parents = [-1, *((node - 1) // 2 for node in range(1, n_nodes))]
     depths = [0]

@@ -117,7 +117,8 @@ def test_what_was_measured_is_scaled_by_what_is_seen() -> None:
 @pytest.mark.parametrize(
     "known", [None, [], [[1], [1.0], 0.0], [[2, 3], [1.0, 2.0], 0.0], [[1, 1], [1.0, 2.0], 0.0],
               [[1, 2], [1.0], 0.0], [[1, 2], [1.0, -2.0], 0.0], [[1, 2], [1.0, float("nan")], 0.0],
-              [[1, 2], [1.0, 2.0], -1.0], [["a", 2], [1.0, 2.0], 0.0]]
+              [[1, 2], [1.0, 2.0], -1.0], [["a", 2], [1.0, 2.0], 0.0],
+              [[1, 2], [2.0, 1.0], 0.0, 1.0]]
 )  # fmt: skip
 def test_costs_that_were_never_measured_are_refused(known: object) -> None:
     with pytest.raises((TypeError, ValueError)):
@@ -135,6 +136,22 @@ def test_what_piled_up_is_no_cost_of_a_step() -> None:
         machine.now += ONE_ROW_S
         costs.append(machine.worth.begin(2))
     assert costs[1] < costs[0]
+
+
+def test_a_prompt_that_was_read_before_does_not_hide_what_reading_costs() -> None:
+    costs = []
+    for has_long_prompts in (False, True):
+        machine = Machine()
+        for _ in range(10 if has_long_prompts else 0):  # answers of one step
+            machine.worth.begin(0)
+            machine._spend(LEVEL_S)
+            machine.worth.proposed(3, 1, -1.0)
+            machine._spend(ONE_ROW_S)
+            machine.worth.pause()
+        machine.run(200)
+        costs.append(machine.worth._reading.mean)
+    assert costs[1] == pytest.approx(costs[0], rel=0.1)
+    assert costs[0] == pytest.approx(READ_S, rel=0.1)
 
 
 def test_costs_come_back_from_plain_lists() -> None:
