@@ -26,6 +26,10 @@ HOPELESS, SOONEST = (
     4,
 )  # of the best rate: a trial below it ends early, but not before so many steps
 
+# What a way takes beyond its parts shows beside plain steps alone, and only after many of them in a row
+# (row_costs.Crowding). So where the best way leads by little, they follow each other now and then.
+CHECK_STEPS, CHECK_BUDGET, SURE_LEAD = 64, 0.005, 1.5
+
 
 @dataclass(slots=True)
 class _Way:
@@ -58,6 +62,7 @@ class CostPace:
         self._plain = n_ways - 1
         self._best = 0
         self._n_steps = 0
+        self._n_checked = 0  # steps when plain ones were last used for long
         self._trial: tuple[int, int] | None = None  # way on trial, steps left
         self._running: int | None = None  # way of the step that runs
 
@@ -108,7 +113,7 @@ class CostPace:
         if self._trial is not None and way == self._trial[0]:
             left = 0 if self._is_hopeless(way, self._trial[1]) else self._trial[1] - 1
             self._trial = (way, left) if left else None
-            if left == 0:
+            if left == 0 and way != self._plain:
                 self._best = self._choose()
                 self._ways[way].due = self._n_steps + self._wait(way)
         if self._trial is None and self._n_steps >= FIRST_STEPS:
@@ -141,7 +146,7 @@ class CostPace:
     def _is_hopeless(self, number: int, left: int) -> bool:
         """Whether a trial may end early."""
         n_done = PROBE_STEPS - left + 1
-        if n_done < SOONEST:
+        if n_done < SOONEST or number == self._plain:
             return False
         last = self._ways[number].steps[-n_done:]
         rate = sum(tokens for tokens, _ in last) / max(sum(cost for _, cost in last), 1e-9)
@@ -154,11 +159,23 @@ class CostPace:
             if number != self._best and self._n_steps >= way.due
         ]
         if not others:
-            return None
+            return self._next_check()
         number = min(others, key=lambda way: self._ways[way].due)
         way = self._ways[number]
         way.forget(len(way.steps) - KEPT if len(way.steps) > KEPT else 0)
         return number, PROBE_STEPS
+
+    def _next_check(self) -> tuple[int, int] | None:
+        """Plain steps, where it is in doubt that the best way is better, and if they are due."""
+        lead = self.rates[self._best]
+        if self._best == self._plain:
+            self._n_checked = self._n_steps
+        elif lead < SURE_LEAD:
+            loss = CHECK_STEPS * max(1 - 1 / max(lead, 1e-9), 1 - 1 / PLAIN_LEAD)
+            if self._n_steps - self._n_checked >= loss / CHECK_BUDGET:
+                self._n_checked = self._n_steps
+                return self._plain, CHECK_STEPS
+        return None
 
 
 def check_known(known: Sequence[Sequence[float]], n_ways: int) -> None:

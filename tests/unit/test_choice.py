@@ -9,6 +9,7 @@ import pytest
 from eagle_core.choice import WEAK_MATCH, Choice, Way
 from eagle_core.config import AUTO_TREES, LARGEST_AUTO_TREE, TreeConfig
 from eagle_core.pace import PaceBook
+from eagle_core.row_costs import RowCosts
 from eagle_core.worth import Worth
 
 ONE_ROW_S = 0.01
@@ -77,6 +78,30 @@ def test_what_few_words_recall_is_left_alone_where_it_does_not_pay() -> None:
     assert looked_up(text.run(1500)) < 0.3
     text.match, text.n_repeated = WEAK_MATCH + 1, 1.6
     assert looked_up(text.run(100)) > 0.7, "the other kind is still known"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_head_that_crowds_out_the_base_unnoticed_is_found_out(seed: int) -> None:
+    """What it takes from the processor's caches shows beside many plain steps alone."""
+    now, random_, n_tokens = [0.0], random.Random(seed), 0
+    paces = PaceBook()
+    paces.worth = Worth(lambda: now[0])
+    choice = Choice(TreeConfig(), paces, on_host=True)
+    assert choice.worth is not None
+    choice.worth.use(RowCosts((1, 7, 13), (ONE_ROW_S, 1.24 * ONE_ROW_S, 1.48 * ONE_ROW_S), 0.0012))
+    n_plain = 0
+    for step in range(5000):
+        choice.finish(n_tokens)
+        is_plain = choice.begin([], 0).tree is None
+        n_rows, n_levels = (1, 0) if is_plain else (7, 2)
+        now[0] += 0.0012 * n_levels * random_.uniform(0.95, 1.05)
+        choice.worth.proposed(n_rows, n_levels, -1.0)
+        slowed = 1.0 if is_plain else 1.3
+        now[0] += slowed * ONE_ROW_S * (1 + 0.04 * (n_rows - 1)) * random_.uniform(0.95, 1.05)
+        # 1.65 tokens of a drafted step: its parts cost 1.48, but it takes 1.85 times as long.
+        n_tokens = 1 if is_plain else 1 + sum(random_.random() < 0.65 / 3 for _ in range(3))
+        n_plain += is_plain and step >= 3000
+    assert n_plain > 1500
 
 
 def test_what_is_tried() -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from eagle_core.cost_pace import FIRST_STEPS, PROBE_STEPS, REMEMBERED, CostPace
+from eagle_core.cost_pace import CHECK_STEPS, FIRST_STEPS, PROBE_STEPS, REMEMBERED, CostPace
 
 
 class Text:
@@ -69,6 +69,20 @@ def test_what_hardly_loses_is_tried_more_often_than_what_loses_much() -> None:
 def test_plain_steps_are_judged_without_a_trial() -> None:
     used, _ = Text([(2.5, 1.3)]).run(3000)
     assert used[1] == 0
+
+
+def test_where_a_way_leads_by_little_plain_steps_follow_each_other_now_and_then() -> None:
+    text = Text([(1.7, 1.4)])
+    used = [text.pace.best, *(_step(text) for _ in range(6000))]
+    runs = "".join(map(str, used)).split("0")
+    checks = [len(run) for run in runs if len(run) >= CHECK_STEPS]
+    assert set(checks) == {CHECK_STEPS}
+    assert 1 <= len(checks) <= 6  # half a hundredth of all that is written is lost to them
+
+
+def _step(text: Text) -> int:
+    text.run(1)
+    return text.pace.best if text.pace._trial is None else text.pace._trial[0]
 
 
 def test_what_was_measured_spares_the_next_start_its_trials() -> None:
