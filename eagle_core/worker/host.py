@@ -144,8 +144,15 @@ def open_with_engine() -> OpenSession:
         from eagle_core.rehearsal import rehearse_in_background
         from eagle_core.session import Session
 
+    class Rehearsed(Session):
+        """Rehearses by itself, and anew when it computes in another way: that takes another time."""
+
+        def set_reproducible(self, is_on: bool) -> None:
+            super().set_reproducible(is_on)
+            rehearse_in_background(self.rehearse)
+
     def open_session(config: LoadConfig, on_event: Callable[[Event], None]) -> Session:
-        session = Session.open(config, on_event)
+        session = Rehearsed.open(config, on_event)
         rehearse_in_background(session.rehearse)
         return session
 

@@ -17,6 +17,7 @@ from eagle_core import rehearsal
 from eagle_core.config import DraftConfig, GenerationConfig, LoadConfig, TreeConfig
 from eagle_core.errors import OutOfMemory
 from eagle_core.events import Finished
+from eagle_core.folders import ignore_event
 from eagle_core.queueing import TicketQueue
 from eagle_core.rehearsal import (
     RECORDED,
@@ -29,6 +30,7 @@ from eagle_core.rehearsal import (
 from eagle_core.row_costs import RowCosts
 from eagle_core.session import Session
 from eagle_core.testing import tiny_target
+from eagle_core.worker.host import open_with_engine
 from tests.support.cli import save_head
 from tests.support.tiny_heads import eagle_drafter
 from tests.support.tiny_models import save_llama
@@ -337,3 +339,21 @@ def test_costs_belong_to_the_way_of_computing(session: Session, tmp_path: Path) 
     assert len(list((tmp_path / "pace").iterdir())) == 2
     session.set_reproducible(True)
     assert session.row_costs.seconds == costs.seconds
+
+
+def test_the_apps_model_is_rehearsed_anew_when_it_computes_in_another_way(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("EAGLE_CACHE", str(tmp_path))
+    monkeypatch.setattr(rehearsal, "DELAY_S", 0.0)
+    base, head = folders
+    config = LoadConfig(base=str(base), head=str(head), dtype="float32", device="cpu")
+    session = open_with_engine()(config, ignore_event)
+    for is_first in (True, False):
+        if not is_first:
+            session.set_reproducible(False)
+        end = time.monotonic() + 60
+        while session.row_costs is None and time.monotonic() < end:
+            time.sleep(0.02)
+        assert session.row_costs is not None
+    session.close()
