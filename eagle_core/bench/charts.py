@@ -271,10 +271,10 @@ def ratios(found: Findings, key: str) -> Chart | None:
 
 def row_costs(found: Findings, key: str) -> Chart | None:
     """What a forward takes by its rows, as it was measured before the first question."""
-    known = found.header.get("row_costs")
-    if known is None:  # on accelerators, and in files of earlier versions
+    try:
+        costs = RowCosts.read(found.header.get("row_costs"))
+    except (TypeError, ValueError, OverflowError):  # on accelerators; of other versions
         return None
-    costs = RowCosts.read(known)
     series = [
         (n, seconds / costs.seconds[0])
         for n, seconds in zip(costs.rows, costs.seconds, strict=True)

@@ -303,8 +303,14 @@ def test_a_forwards_costs_are_drawn_and_told() -> None:
     assert "1.10 for 2, 2.00 for 16" in chart.alt
     assert "head: 2.0 ms" in chart.alt
     assert "1.25 times as long" in chart.alt
-    old = charts.draw_all(find(bench_file(row_costs=None)), "k")
-    assert "What a forward costs" not in [chart.title for chart in old]
+    for other in (
+        None,
+        [[1, 2], [0.01, 0.02], 0.1],
+        [[1, 2], [0.01, 0.02], 0.1, float("nan")],
+        "?",
+    ):
+        drawn = charts.draw_all(find(bench_file(row_costs=other)), "k")
+        assert "What a forward costs" not in [chart.title for chart in drawn]
 
 
 def test_ids_that_charts_use_are_there() -> None:
