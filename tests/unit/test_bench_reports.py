@@ -296,7 +296,9 @@ def test_the_page_stands_alone() -> None:
 
 
 def test_a_forwards_costs_are_drawn_and_told() -> None:
-    (chart,) = [c for c in charts.draw_all(find(bench_file()), "k") if c.title == "What a forward costs"]
+    (chart,) = [
+        c for c in charts.draw_all(find(bench_file()), "k") if c.title == "What a forward costs"
+    ]
     assert "One row: 10.0 ms" in chart.alt
     assert "1.10 for 2, 2.00 for 16" in chart.alt
     assert "head: 2.0 ms" in chart.alt
