@@ -11,7 +11,7 @@ import logging
 import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import gradio as gr
 
@@ -20,6 +20,7 @@ from eagle_core.bench.prompts import load_questions
 from eagle_core.compare import AS_LOADED, Prompt, Setup
 from eagle_core.config import DraftConfig, GenerationConfig, TreeConfig
 from eagle_core.errors import ConfigError, EagleError
+from eagle_core.precision import DeviceKind, meaning
 from eagle_core.relay import OpenModel, options, precision_of
 from eagle_core.ui import render
 from eagle_core.ui.backend import KnowsMachine, SessionSlot
@@ -109,7 +110,10 @@ class CompareHandlers:
                 look = session.machine if isinstance(session, KnowsMachine) else None
                 for option in options(config, info, look):
                     is_slow = option.fit is not None and option.fit.verdict == "slow"
-                    name = f"{option.precision} (may be slow)" if is_slow else option.precision
+                    device = cast(DeviceKind, info.device.partition(":")[0])
+                    said = [meaning(option.precision, device), "may be slow" if is_slow else ""]
+                    marks = "; ".join(filter(None, said))
+                    name = f"{option.precision} ({marks})" if marks else option.precision
                     choices.append((name, option.precision))
             except EagleError as error:
                 logger.info("no other precisions: %s", error.code)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ PROMPT = "Why? " + "A rather long question with many words in it. " * 8 + "😀 
 def opened(config: LoadConfig, on_event: Any) -> Any:
     """A model in a precision, as the page opens it."""
     on_event(LoadProgress("reading the weights"))
+    time.sleep(1.0)  # no model is there sooner, and a slow page shows only what stays for a while
     session = FakeSession(default=SHORT, step_s=0.02)
     dtype = "float32" if config.dtype == "auto" else config.dtype
     session.info = dataclasses.replace(session.info, base=config.base, dtype=dtype)
@@ -211,7 +213,7 @@ def test_another_precision_is_loaded_for_its_turn(open_page: Any) -> None:
     page.wait_for_function(
         "document.querySelector('#race-precision-0 input').value === 'As loaded: float32'"
     )
-    choose(page, 1, "bfloat16")
+    choose(page, 1, "bfloat16 (less memory, not faster)")
     page.evaluate(
         """() => { window.said = new Set(); const status = document.querySelector('#race-status');
         new MutationObserver(() => window.said.add(status.innerText))

@@ -45,7 +45,7 @@ def test_the_best_way_is_found_and_kept(ways: list[tuple[float, float]], seed: i
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("mean", [1.0, 1.2, 1.3, 1.35])
 def test_where_drafting_loses_little_is_lost(mean: float, seed: int) -> None:
-    """At most 3.5 % below plain steps, the first trials included, however much the drafts lose."""
+    """Over a long run at most 3.5 % below plain steps, whatever the drafts lose; first trials included."""
     _, rate = Text([(mean, 1.35), (1.05, 1.3)], seed).run(3000)
     assert rate > 0.965
 
