@@ -31,11 +31,8 @@ from eagle_core.verify import verify
 
 logger = logging.getLogger(__name__)
 
-RECORDED = (
-    *range(1, 14),
-    17,
-    25,
-)  # rows: those of the trees that ``auto`` has checked, and two more
+# Rows: those of the trees that ``auto`` has checked, and two more.
+RECORDED = (*range(1, 14), 17, 25)
 TIMED = (1, 2, 3, 5, 7, 9, 11, 13, 17, 25, 33, 49, 64)
 READ = tuple(range(1, 7))  # committed tokens that a head reads at once
 DEPTH = 5  # levels of the head's tree
@@ -45,7 +42,7 @@ BESIDE_ROWS = 5  # of a forward that follows a draft
 CONTEXT = 128  # rows before those that are timed, at least
 DELAY_S = 1.0  # for what else has to start
 POLL_S = 0.1
-MOST_S = 15.0  # of timing: a slow machine with a large model is not kept busy for longer
+MOST_S = 15.0  # of recording, and of timing: a slow machine with a large model is not kept busy for longer
 
 
 class Rehearsal:
@@ -70,7 +67,7 @@ class Rehearsal:
         self._seconds: dict[int, list[float]] = {}
         self._levels: list[float] = []
         self._beside: dict[bool, list[float]] = {False: [], True: []}  # a draft, or not
-        self._spent_s = 0.0
+        self._recording_s = self._spent_s = 0.0
         self._todo = self._units()
         self.is_done = False
 
@@ -115,9 +112,11 @@ class Rehearsal:
         """Yields after each forward, so that there is always a place to stop."""
         for n_rows in RECORDED:
             for behind in range(N_SEEN):
-                if self._target.is_settled(n_rows):
+                if self._target.is_settled(n_rows) or self._recording_s > MOST_S:
                     break
                 yield from self._forward(n_rows, behind % 2)
+        if self._recording_s > MOST_S:
+            return  # so large a model gains little by it
         if self._drafter is not None and self._features is not None:
             yield from self._head(self._drafter, self._features)
         for _ in range(ROUNDS if self._known is None else 1):
@@ -148,7 +147,8 @@ class Rehearsal:
             self._beside[is_beside] += found[-RUN:]
 
     def _forward(self, n_rows: int, behind: int) -> Iterator[bool]:
-        for _ in self._forwards(n_rows, behind):
+        for seconds in self._forwards(n_rows, behind):
+            self._recording_s += seconds or 0.0
             yield True
 
     def _forwards(self, n_rows: int, behind: int) -> Iterator[float | None]:
