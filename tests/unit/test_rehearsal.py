@@ -198,7 +198,7 @@ def test_a_slow_machine_is_not_kept_busy(session: Session, monkeypatch: pytest.M
     monkeypatch.setattr(Target, "forward_tree", counted)
     session.rehearse()
     assert session.row_costs is None
-    assert asked == [1]
+    assert len(asked) == 1
     assert not session.target.is_settled(RECORDED[-1])
 
 
