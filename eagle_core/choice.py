@@ -14,6 +14,7 @@ from eagle_core.cost_pace import CostPace
 from eagle_core.pace import Pace, PaceBook
 from eagle_core.worth import Worth
 
+WARM = 0.6  # temperature up to which answers are about as sure as the likeliest ones
 WEAK_MATCH = 3  # words; with up to so many alike, what followed them once often does not again
 
 
@@ -31,17 +32,20 @@ class Choice:
     Args:
         tree: the configured tree, of policy ``auto``.
         paces: where what is measured is kept.
+        temperature: of the answers; what is kept of drafts depends on it, so hot and cold ones are apart.
         on_host: whether the host sees the head's scores without waiting; then one tree is grown as far as it
             pays, else several fixed ones are tried.
     """
 
-    def __init__(self, tree: TreeConfig, paces: PaceBook, *, on_host: bool) -> None:
+    def __init__(
+        self, tree: TreeConfig, paces: PaceBook, *, on_host: bool, temperature: float = 0.0
+    ) -> None:
         trees = (tree.largest,) if on_host else tree.ways
         self.worth: Worth | None = paces.worth if on_host else None
         drafted = [Way(one, looks_up=True) for one in trees]
         plain = Way(None, looks_up=False)
         looked_up = Way(None, looks_up=True)
-        name = f"{', '.join(map(_name, trees))}; {tree.lookup} looked up"
+        name = f"{', '.join(map(_name, trees))}; {tree.lookup} looked up{_warmth(temperature)}"
         if on_host:
             found = [*drafted, looked_up, plain]
             self._ways = [[*drafted, plain], found, found]
@@ -75,6 +79,12 @@ class Choice:
             pace.pause()
         if self.worth is not None:
             self.worth.pause()
+
+
+def _warmth(temperature: float) -> str:
+    if temperature == 0:
+        return ""
+    return "; warm" if temperature <= WARM else "; hot"
 
 
 def _name(tree: TreeConfig) -> str:

@@ -396,7 +396,7 @@ class Session:
             )
             draft = dataclasses.replace(draft, drafter="ngram")
         draft = self._allowed(draft)
-        drafter = self._prepare(prompt_ids, draft)
+        drafter = self._prepare(prompt_ids, draft, generation.temperature)
         stream = TextStream(self._tokenizer, self._hidden_ids)
         stops = StopStrings(generation.stop, self._tokenizer, self._hidden_ids)
         ids = list(prompt_ids)
@@ -433,7 +433,7 @@ class Session:
             tree = dataclasses.replace(tree, policy="chain", lookup=0)
         return dataclasses.replace(draft, tree=tree)
 
-    def _prepare(self, prompt_ids: list[int], draft: DraftConfig) -> Drafter:
+    def _prepare(self, prompt_ids: list[int], draft: DraftConfig, temperature: float) -> Drafter:
         """The drafter for a request, it and the cache holding the rows that the prompt shares with the last.
 
         One token of the shared prefix is read again: its feature is needed beside the first new token
@@ -452,7 +452,7 @@ class Session:
             return NgramDrafter(prompt_ids[:keep]) if draft.drafter == "ngram" else NoDrafter(keep)
         if self._eagle is None:
             self._eagle = self._new_eagle(self._head, draft.tree)
-        self._eagle.configure(draft.tree)
+        self._eagle.configure(draft.tree, temperature)
         keep = min(keep, self._eagle.length)
         self._eagle.rewind(keep)
         self._cache.rewind(keep)

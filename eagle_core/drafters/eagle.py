@@ -95,12 +95,14 @@ class EagleDrafter:
         self._next: Tensor | None = None
         self._n_new = 0  # tokens committed since the last proposal
 
-    def _use(self, tree: TreeConfig) -> None:
+    def _use(self, tree: TreeConfig, temperature: float = 0.0) -> None:
         """Draft by ``tree`` from now on; under ``auto`` by what was measured of it before, if it was."""
         self._tree = self._fixed_tree = tree.ways[0]
         # Who recommends a tree gets it; else what pays of a tree is seen where its scores are at hand.
         on_host = next(self._head.parameters()).device.type == "cpu" and tree.start is None
-        self._choice = Choice(tree, self._paces, on_host=on_host) if tree.policy == "auto" else None
+        self._choice = None
+        if tree.policy == "auto":
+            self._choice = Choice(tree, self._paces, on_host=on_host, temperature=temperature)
         self._worth = self._choice.worth if self._choice is not None else None
         self._n_lookup = tree.lookup
         self._n_levels, self._hopes = 0, -1.0  # of the proposal that is made
@@ -110,14 +112,17 @@ class EagleDrafter:
         """Committed tokens."""
         return self._cache.length + self._n_unread
 
-    def configure(self, tree: TreeConfig) -> None:
-        """Use another tree from the next proposal on; committed rows stay, unless they no longer fit."""
+    def configure(self, tree: TreeConfig, temperature: float = 0.0) -> None:
+        """Use another tree from the next proposal on; committed rows stay, unless they no longer fit.
+
+        Args: temperature: of the answer that follows; ``auto`` remembers apart what pays at high ones.
+        """
         if max_drafted_rows(tree) + self._capacity > self._cache.capacity:
             self._cache = KVCache(self._head.n_layers, self._capacity + max_drafted_rows(tree))
             self._predicted = None
             self._unread, self._n_unread = [], 0
             self._repeats = RepeatIndex()
-        self._use(tree)
+        self._use(tree, temperature)
 
     def reset(self) -> None:
         """Forget everything but what was measured."""

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from eagle_core.choice import WEAK_MATCH, Choice, Way
+from eagle_core.choice import WARM, WEAK_MATCH, Choice, Way
 from eagle_core.config import AUTO_TREES, LARGEST_AUTO_TREE, TreeConfig
 from eagle_core.pace import PaceBook
 from eagle_core.row_costs import RowCosts
@@ -132,3 +132,13 @@ def test_a_pause_is_nobodys_step(on_host: bool) -> None:
         pace.rates[:-1] if on_host else pace.rates for pace in paces.paces
     ]  # plain steps need no trial
     assert all(rate == 0.0 for rates in tried for rate in rates)
+
+
+def test_what_pays_at_a_high_temperature_is_remembered_apart() -> None:
+    paces = PaceBook()
+    temperatures = (0.0, 0.3, WARM, 1.0, 1.5)
+    cold, warm, warm_too, hot, hot_too = (
+        Choice(TreeConfig(), paces, on_host=True, temperature=t)._paces for t in temperatures
+    )
+    assert [warm, hot] == [warm_too, hot_too]
+    assert len({id(pace) for paces_of in (cold, warm, hot) for pace in paces_of}) == 9

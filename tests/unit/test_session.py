@@ -365,3 +365,18 @@ def test_the_auto_trees_measurements_outlive_the_session(folders, tmp_path, monk
     for _ in other.generate([5, 6, 7], GenerationConfig(max_new_tokens=2), auto):
         pass
     assert len(list((tmp_path / "pace").iterdir())) == 2
+
+
+def test_auto_hears_of_the_answers_temperature(session, monkeypatch):
+    heard = []
+    configure = EagleDrafter.configure
+
+    def listening(self, tree, temperature=0.0):
+        heard.append(temperature)
+        configure(self, tree, temperature)
+
+    monkeypatch.setattr(EagleDrafter, "configure", listening)
+    for temperature in (0.0, 0.9):
+        generation = GenerationConfig(max_new_tokens=4, temperature=temperature)
+        finished(ask(session, "hello", DraftConfig("eagle"), generation))
+    assert heard == [0.0, 0.9]
