@@ -17,14 +17,11 @@ KEPT = 112  # steps before a trial that still count after it
 BUDGET = 0.01  # of all steps, what the trials of a way may lose
 SHORTEST_WAIT, LONGEST_WAIT = 32, 1000  # steps between two trials of a way
 REMEMBERED = 64  # steps that what is known from another time counts for, at most
-PLAIN_LEAD = (
-    1.04  # how much better than a plain step a way must be: it costs what no part is blamed for
-)
+# How much better than a plain step a way must be: it costs what no part is blamed for.
+PLAIN_LEAD = 1.04
 STAYS = 1.03  # how much better than the way in use another one must be
-HOPELESS, SOONEST = (
-    0.6,
-    4,
-)  # of the best rate: a trial below it ends early, but not before so many steps
+# Of the best rate: a trial below it ends early, but not before so many steps.
+HOPELESS, SOONEST = 0.6, 4
 
 # What a way takes beyond its parts shows beside plain steps alone, and only after many of them in a row
 # (row_costs.Crowding). So where the best way leads by little, they follow each other now and then.

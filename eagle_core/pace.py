@@ -23,7 +23,7 @@ from time import perf_counter
 from typing import Any
 
 from eagle_core.cost_pace import CostPace, check_known
-from eagle_core.row_costs import RowCosts
+from eagle_core.row_costs import UNFIT, RowCosts
 from eagle_core.worth import Worth
 
 logger = logging.getLogger(__name__)
@@ -35,7 +35,6 @@ SHORTEST_WAIT, LONGEST_WAIT, PATIENCE = (
     4000,
     3,
 )  # steps between trials of a loser, and their growth
-UNFIT = (TypeError, ValueError, OverflowError)  # what a damaged file makes of numbers
 MEASURED = "seconds by rows"  # beside the choices' names in a file
 REMEMBERED = 16  # steps that what is known from another time counts for, at most
 LEAD = 1.05  # how much better another way must be to be taken

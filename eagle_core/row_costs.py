@@ -11,6 +11,7 @@ from typing import Any
 # Steps in a row until caches hold what they need, without a head and with one; RUN more are compared.
 SETTLING = {False: 48, True: 12}
 RUN = 8
+UNFIT = (TypeError, ValueError, OverflowError)  # what a damaged file makes of numbers
 LEAST_CROWDING, MOST_CROWDING = 1.0, 2.0
 NEWEST = 0.5  # weight of what was seen last
 
@@ -38,7 +39,7 @@ class RowCosts:
 
     @classmethod
     def read(cls, known: Any) -> RowCosts:
-        """From what :meth:`known` gave. Raises: ValueError or TypeError when it is something else."""
+        """From what :meth:`known` gave. Raises: one of UNFIT when it is something else."""
         rows, seconds, level_s, crowding = known
         numbers = float(level_s), float(crowding)
         return cls(tuple(map(int, rows)), tuple(map(float, seconds)), *numbers)
@@ -93,4 +94,4 @@ class Crowding:
         self.factor += NEWEST * (min(max(seen, LEAST_CROWDING), MOST_CROWDING) - self.factor)
 
 
-__all__ = ["Crowding", "RowCosts"]
+__all__ = ["UNFIT", "Crowding", "RowCosts"]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from eagle_core.bench.config import title_of
 from eagle_core.bench.findings import ALL, Findings
 from eagle_core.bench.records import BASELINE
-from eagle_core.row_costs import RowCosts
+from eagle_core.row_costs import UNFIT, RowCosts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -273,7 +273,7 @@ def row_costs(found: Findings, key: str) -> Chart | None:
     """What a forward takes by its rows, as it was measured before the first question."""
     try:
         costs = RowCosts.read(found.header.get("row_costs"))
-    except (TypeError, ValueError, OverflowError):  # on accelerators; of other versions
+    except UNFIT:  # on accelerators; of other versions
         return None
     series = [
         (n, seconds / costs.seconds[0])
