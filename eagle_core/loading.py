@@ -51,6 +51,7 @@ from eagle_core.kernels.ops import has_kernels
 from eagle_core.loading_head import head_source, load_head
 from eagle_core.machine import this_machine
 from eagle_core.packing import pack_layers
+from eagle_core.pages import PagesAhead
 from eagle_core.placement import FitOf, LoadPlan, make_plan, resolve_dtype, stored_in
 from eagle_core.precision import QUANTIZED_BYTES, PrecisionName, inexact_reason
 from eagle_core.quantization import (
@@ -87,11 +88,14 @@ class LoadedBase:
     cuda_graphs: bool = False
 
 
-def load_base(config: LoadConfig, on_event: OnEvent = ignore_event) -> LoadedBase:
+def load_base(
+    config: LoadConfig, on_event: OnEvent = ignore_event, ahead: PagesAhead | None = None
+) -> LoadedBase:
     """Find, fetch if need be, and load the base model that ``config`` names.
 
     Args:
         on_event: gets DownloadProgress and LoadProgress.
+        ahead: memory that was touched for it meanwhile.
     Raises: ConfigError for a device or context length that cannot be; ModelNotFound, DownloadError,
         GatedRepo, CheckpointMismatch or ModelError for the model; DiskFull, OutOfMemory.
     """
@@ -120,7 +124,7 @@ def load_base(config: LoadConfig, on_event: OnEvent = ignore_event) -> LoadedBas
         if plan.is_whole:
             model.to(device)  # type: ignore[arg-type]  # transformers' decorator hides Module.to's overloads
         if device.type == "cpu" and not plan.is_split:
-            pack_for_cpu(model, plan, on_event)
+            pack_for_cpu(model, plan, on_event, ahead)
     tokenizer = reading.result()
     quantization = plan.own or plan.quantization
     return LoadedBase(
@@ -360,14 +364,17 @@ def is_memory_error(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(part in text for part in MEMORY_MESSAGES)
 
 
-def pack_for_cpu(model: PreTrainedModel, plan: LoadPlan, on_event: OnEvent) -> None:
+def pack_for_cpu(
+    model: PreTrainedModel, plan: LoadPlan, on_event: OnEvent, ahead: PagesAhead | None = None
+) -> None:
     """Swap in the faster layers. With the kernels the weights are kept once, packed.
 
     Without, the packed ones are a second copy, left out where it could push out what else is running.
     """
     if has_kernels():
         is_narrow = model.dtype != plan.dtype
-        pack_layers(model, is_int8=plan.quantization == "int8", widens=is_narrow, frees=True)
+        is_int8 = plan.quantization == "int8"
+        pack_layers(model, is_int8=is_int8, widens=is_narrow, frees=True, ahead=ahead)
         model.config.dtype = model.dtype
     else:
         n_bytes = sum(p.numel() * p.element_size() for p in model.parameters())

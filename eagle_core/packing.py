@@ -36,6 +36,7 @@ from eagle_core.kernels import ops
 from eagle_core.kernels.attention import NAME as ROWS_ATTENTION
 from eagle_core.kernels.attention import set_attention
 from eagle_core.kernels.memory import LargePages, give_back
+from eagle_core.pages import PagesAhead
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +53,12 @@ def can_pack() -> bool:
 
 @torch.no_grad()
 def pack_layers(
-    model: nn.Module, *, is_int8: bool = False, widens: bool = False, frees: bool = False
+    model: nn.Module,
+    *,
+    is_int8: bool = False,
+    widens: bool = False,
+    frees: bool = False,
+    ahead: PagesAhead | None = None,
 ) -> int:
     """Swap the model's float32 CPU layers for faster ones; returns how many were swapped.
 
@@ -64,12 +70,23 @@ def pack_layers(
         widens: turn a model in bfloat16 into float32; its weights stay what they are, and those that are
             packed never lie in memory in float32, but for the first of each kind.
         frees: let go of weights that were packed; ``plain_layers`` and ``weight_of`` unpack them.
+        ahead: memory that was touched for the packed weights; used first.
     """
-    swap = _Swap(ops.has_kernels(), is_int8, widens, frees, _embeddings(model))
+    pages = LargePages(ahead)
+    swap = _Swap(ops.has_kernels(), is_int8, widens, frees, _embeddings(model), pages)
     n_swapped = _swap_children(model, swap)
     if widens:
+        for module in model.modules():
+            if isinstance(module, nn.Embedding):
+                _widen(module.weight, pages)
         model.float()
+    pages.give_back_rest()
     return n_swapped
+
+
+def _widen(weight: Tensor, pages: LargePages) -> None:
+    place = pages.empty(weight.numel() * 4).view(torch.float32).view(weight.shape)
+    weight.data = place.copy_(weight.data)
 
 
 @dataclass(frozen=True, slots=True)

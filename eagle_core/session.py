@@ -38,7 +38,7 @@ from eagle_core.events import (
     StepDone,
     TextDelta,
 )
-from eagle_core.folders import cache_folder, ignore_event
+from eagle_core.folders import OnEvent, cache_folder, ignore_event
 from eagle_core.head_precision import head_dtype_name, place_head
 from eagle_core.heads.base import DraftHead
 from eagle_core.kernels.cuda_graphs import graph_captures
@@ -46,6 +46,7 @@ from eagle_core.loading import LoadedBase, is_memory_error, load_base
 from eagle_core.loading_head import check_before_download, head_source, load_head
 from eagle_core.pace import PaceBook, pace_file
 from eagle_core.packing import bytes_read, count_let_go
+from eagle_core.pages import PagesAhead
 from eagle_core.queueing import TicketQueue
 from eagle_core.rehearsal import Rehearsal, in_idle_moments
 from eagle_core.rounding import explain_difference
@@ -137,27 +138,27 @@ class Session:
             self.info = dataclasses.replace(self.info, chat_template=self._text.template.name)
 
     @classmethod
-    def open(cls, config: LoadConfig, on_event: Callable[[Event], None] | None = None) -> Session:
+    def open(
+        cls, config: LoadConfig, report: OnEvent = ignore_event, ahead: PagesAhead | None = None
+    ) -> Session:
         """Fetch what is missing, load it, and be ready.
 
-        Args: on_event: gets DownloadProgress and LoadProgress.
+        Args:
+            report: gets DownloadProgress and LoadProgress.
+            ahead: memory that was touched for the base meanwhile (``headstart``).
         Raises: ModelError, ResourceError or ConfigError, each with a hint.
         """
-        report = on_event if on_event is not None else ignore_event
-        if config.chat_template is not None:
-            templates.named(
-                config.chat_template
-            )  # a misspelled one is said before anything is loaded
         source = head_source(config)
+        if config.chat_template is not None:  # a misspelled one is said before anything is loaded
+            templates.named(config.chat_template)
         check_before_download(config, report)
-        base = load_base(config, report)
-        head = None
+        base = load_base(config, report, ahead)
+        head = name = None
         if source is not None:
             head = load_head(source, base.model, report, offline=config.offline)
-        return cls(
-            base, head, None if source is None else Path(source).name, report, config.head_dtype,
-            config.chat_template, cache_folder() / "pace",
-        )  # fmt: skip
+            name = Path(source).name
+        pace_folder, template = cache_folder() / "pace", config.chat_template
+        return cls(base, head, name, report, config.head_dtype, template, pace_folder)
 
     @property
     def tokenizer(self) -> Any:

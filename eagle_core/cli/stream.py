@@ -135,18 +135,20 @@ def open_session(config: LoadConfig, progress: Progress) -> Session:
 
     Raises: EagleError.
     """
+    from eagle_core.headstart import pages_ahead
     from eagle_core.sources import check_load, fetch_first
 
     check_load(config)
     fetch_first(config, progress)
-    with quick_imports("eagle_core.session"):
-        resolve_device(config.device)  # imports PyTorch alone: a GPU that is not there is said now
-        from eagle_core.session import Session
+    with pages_ahead(config) as ahead:
+        with quick_imports("eagle_core.session"):
+            resolve_device(config.device)  # imports PyTorch alone: a missing GPU is said now
+            from eagle_core.session import Session
 
-    try:
-        return Session.open(config, progress)
-    finally:
-        progress.close()
+        try:
+            return Session.open(config, progress, ahead)
+        finally:
+            progress.close()
 
 
 __all__ = ["Progress", "open_session", "read_answer"]

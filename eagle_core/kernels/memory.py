@@ -8,15 +8,13 @@ asks for them.
 from __future__ import annotations
 
 import ctypes
-import logging
 import mmap
 
 import torch
 from torch import Tensor
 
-logger = logging.getLogger(__name__)
+from eagle_core.pages import LARGE_PAGE, PagesAhead, large_pages
 
-LARGE_PAGE = 2 << 20  # bytes
 REGION = 32 << 20  # bytes asked for at once; what is not written to takes no memory
 LINE = 64  # bytes that are read at once: where a weight may begin
 
@@ -31,36 +29,47 @@ def give_back() -> None:
 
 
 class LargePages:
-    """Hands out places side by side on large pages; a region is freed when nothing in it is used any more."""
+    """Hands out places side by side on large pages; a region is freed when nothing in it is used any more.
 
-    def __init__(self) -> None:
-        self._region: Tensor | None = None  # [bytes] u8
+    Args: ahead: what was touched for it meanwhile; it is used first.
+    """
+
+    def __init__(self, ahead: PagesAhead | None = None) -> None:
+        self._ahead = ahead
+        self._memory: mmap.mmap | None = None
+        self._region: Tensor | None = None  # [bytes] u8, of the memory
         self._used = 0
-        self._is_possible = hasattr(mmap, "MADV_HUGEPAGE")
+        self._is_possible = True
 
     def empty(self, n_bytes: int) -> Tensor:
         """A place of [n_bytes] u8, not written to; an ordinary one where there are no large pages."""
         n_lines = -(-n_bytes // LINE)
-        if self._is_possible and (
-            self._region is None or self._used + n_lines * LINE > self._region.shape[0]
-        ):
-            self._region, self._used = self._fresh(max(n_lines * LINE, REGION)), 0
+        if self._is_possible and self._left() < n_lines * LINE:
+            self._take_region(n_lines * LINE)
         if self._region is None:
             return torch.empty(n_bytes, dtype=torch.uint8)
         place = self._region[self._used : self._used + n_bytes]
         self._used += n_lines * LINE
         return place
 
-    def _fresh(self, n_bytes: int) -> Tensor | None:
-        try:
-            size = -(-n_bytes // LARGE_PAGE) * LARGE_PAGE
-            region = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-            region.madvise(mmap.MADV_HUGEPAGE)
-        except OSError as error:
-            logger.info("no large pages for packed weights: %s", error)
-            self._is_possible = False
-            return None
-        return torch.frombuffer(region, dtype=torch.uint8)  # keeps the region alive
+    def give_back_rest(self) -> None:
+        """Return what was touched and is not used to the system, when all is in its place."""
+        begin = -(-self._used // LARGE_PAGE) * LARGE_PAGE
+        if self._memory is not None and begin < len(self._memory):
+            self._memory.madvise(mmap.MADV_DONTNEED, begin, len(self._memory) - begin)
+
+    def _left(self) -> int:
+        return self._region.shape[0] - self._used if self._region is not None else 0
+
+    def _take_region(self, n_bytes: int) -> None:
+        self.give_back_rest()
+        ahead, self._ahead = self._ahead, None
+        region = ahead.take() if ahead is not None else None
+        if region is None or len(region) < n_bytes:
+            region = large_pages(max(n_bytes, REGION))
+        self._is_possible = region is not None
+        self._memory, self._used = region, 0
+        self._region = None if region is None else torch.frombuffer(region, dtype=torch.uint8)
 
 
-__all__ = ["LARGE_PAGE", "LargePages", "give_back"]
+__all__ = ["LargePages", "give_back"]

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 from eagle_core.kernels.recording import (
     ADD,
@@ -34,6 +33,7 @@ from eagle_core.kernels.recording import (
     SUB,
     NativeStep,
     PythonStep,
+    tensors_in,
 )
 
 Step = PythonStep | NativeStep
@@ -105,13 +105,12 @@ def compact(steps: Sequence[Step], kept: Sequence[Any], fixed: Sequence[Tensor])
         kept: everything that holds the tensors of the recording.
         fixed: tensors that the caller reads and writes: they stay where they are.
     """
-    tensors = [leaf for leaf in tree_leaves(list(kept)) if isinstance(leaf, Tensor)]
+    tensors = tensors_in(list(kept))
     memory = _Memory(tensors)
     pinned = {_start(tensor) for tensor in fixed}
     for step in steps:
         if isinstance(step, PythonStep):
-            leaves = tree_leaves((step.args, step.kwargs, step.outputs))
-            pinned |= {_start(leaf) for leaf in leaves if isinstance(leaf, Tensor)}
+            pinned |= set(map(_start, tensors_in((step.args, step.kwargs, step.outputs))))
     before = _uses(steps, memory)
     fused = _fuse_sums(_fuse_rotations(list(steps), memory, before, pinned), memory, pinned)
     uses = _uses(fused, memory)

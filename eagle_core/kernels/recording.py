@@ -19,7 +19,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 SLOTS = 28  # numbers per native step; program.cpp
 DIMS = 5
@@ -63,8 +62,7 @@ class PythonStep:
 
     def run(self) -> None:
         """Call it on what the recorded arguments now hold."""
-        leaves = tree_leaves(self.function(*self.args, **self.kwargs))
-        results = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        results = tensors_in(self.function(*self.args, **self.kwargs))
         for output, result in zip(self.outputs, results, strict=True):
             if output is not result:
                 output.copy_(result)
@@ -125,8 +123,7 @@ class Recorder:
         name = str(function.name()).split(".")[0]
         if name in READS_HOST:
             raise Unrecordable(f"{name} reads a value on the host")
-        inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+        inputs, outputs = tensors_in((args, kwargs)), tensors_in(result)
         self.kept += [inputs, outputs]
         read = {_storage(tensor) for tensor in inputs}
         is_in_place = bool(function._schema.is_mutable)
@@ -260,6 +257,20 @@ def active() -> Recorder | None:
     return active[-1] if active and not active[-1].is_paused else None
 
 
+def tensors_in(value: Any) -> list[Tensor]:
+    """The tensors in what an operation takes or gives: lists, tuples and dictionaries of them and of others.
+
+    PyTorch's own search knows more containers, and took a third of the time of a recording.
+    """
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, (list, tuple)):
+        return []
+    return [tensor for one in value for tensor in tensors_in(one)]
+
+
 def float_bits(value: float) -> int:
     """A double's bits as a signed 64-bit number."""
     bits: int = struct.unpack("<q", struct.pack("<d", value))[0]
@@ -301,4 +312,4 @@ def _storage(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-__all__ = ["PythonStep", "Recorder", "Unrecordable", "active", "float_bits"]
+__all__ = ["PythonStep", "Recorder", "Unrecordable", "active", "float_bits", "tensors_in"]

@@ -19,7 +19,7 @@ MAX_FILE_LINES = 500
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "_version", "pip_fetch"),
     ("config",),
-    ("stats", "differences", "rate", "session_info", "startup"),
+    ("stats", "differences", "rate", "session_info", "startup", "pages"),
     ("events",),
     (
         "transcript",
@@ -54,7 +54,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("target", "default_model", "placement", "head_precision"),
     ("heads", "sources"),
     ("models", "machine"),
-    ("overview", "work"),
+    ("overview", "work", "headstart"),
     ("drafters", "guard", "selftest", "head_files"),
     ("engine",),
     ("testing", "text", "chat_text", "loading_head", "rounding"),

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from eagle_core import pages as large
 from eagle_core.fast_layers import (
     MOST_ROWS,
     JointLinear,
@@ -255,9 +256,9 @@ def test_without_large_pages_weights_are_in_ordinary_memory(monkeypatch, reason)
         asked.append(1)
         raise OSError(12, "Cannot allocate memory")
 
-    monkeypatch.setattr(memory.mmap, "mmap", refuse)
+    monkeypatch.setattr(large.mmap, "mmap", refuse)
     if reason == "unknown":
-        monkeypatch.delattr(memory.mmap, "MADV_HUGEPAGE")
+        monkeypatch.delattr(large.mmap, "MADV_HUGEPAGE")
     pages = memory.LargePages()
     for n_bytes in (100, 5000):
         place = pages.empty(n_bytes)
