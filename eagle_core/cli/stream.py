@@ -23,7 +23,7 @@ from eagle_core.events import (
     TextDelta,
 )
 from eagle_core.rate import Rate, as_text, time_left
-from eagle_core.startup import quick_imports
+from eagle_core.startup import models_scanned_once, quick_imports
 from eagle_core.transcript import Transcript
 
 if TYPE_CHECKING:
@@ -143,7 +143,8 @@ def open_session(config: LoadConfig, progress: Progress) -> Session:
     with pages_ahead(config) as ahead:
         with quick_imports("eagle_core.session"):
             resolve_device(config.device)  # imports PyTorch alone: a missing GPU is said now
-            from eagle_core.session import Session
+            with models_scanned_once():
+                from eagle_core.session import Session
 
         try:
             return Session.open(config, progress, ahead)

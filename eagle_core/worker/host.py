@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from eagle_core.errors import EagleError
 from eagle_core.events import Event, StepDone
-from eagle_core.startup import quick_imports
+from eagle_core.startup import models_scanned_once, quick_imports
 from eagle_core.worker.channel import Call, Channel, Done, Item, Refused, Stop
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def take_pipes() -> Channel:
 
 def open_with_engine() -> OpenSession:
     """What opens sessions; the engine is imported now, which takes seconds."""
-    with quick_imports("eagle_core.session"):
+    with quick_imports("eagle_core.session"), models_scanned_once():
         from eagle_core.rehearsal import rehearse_in_background
         from eagle_core.session import Session
 
