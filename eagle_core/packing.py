@@ -74,11 +74,12 @@ def pack_layers(
     """
     pages = LargePages(ahead)
     swap = _Swap(ops.has_kernels(), is_int8, widens, frees, _embeddings(model), pages)
-    n_swapped = _swap_children(model, swap)
     if widens:
         for module in model.modules():
             if isinstance(module, nn.Embedding):
                 _widen(module.weight, pages)
+    n_swapped = _swap_children(model, swap)
+    if widens:
         model.float()
     pages.give_back_rest()
     return n_swapped

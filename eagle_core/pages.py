@@ -15,9 +15,7 @@ import threading
 logger = logging.getLogger(__name__)
 
 LARGE_PAGE = 2 << 20  # bytes
-AT_ONCE = (
-    8 << 20
-)  # bytes touched between two looks at whether it is still wanted: some milliseconds
+AT_ONCE = 8 << 20  # bytes touched between two looks at whether more is wanted: milliseconds
 
 
 def large_pages(n_bytes: int) -> mmap.mmap | None:
