@@ -33,9 +33,9 @@ class DraftPlan:
     n_children: Tensor  # [R] i64
 
 
-# Features [R, D] and a width -> each row's candidates as places in the draft vocabulary, [R, width] i64, and
-# their log-probabilities, [R, width] f32.
-Pick = Callable[[Tensor, int], tuple[Tensor, Tensor]]
+# Features [R, D], a width and how many drafted tokens lie above -> each row's candidates as places in the
+# draft vocabulary, [R, width] i64, and their log-probabilities, [R, width] f32.
+Pick = Callable[[Tensor, int, int], tuple[Tensor, Tensor]]
 
 
 class DrawnCandidates:
@@ -56,7 +56,7 @@ class DrawnCandidates:
         self._q: list[Tensor] = []
         self._candidates: list[Tensor] = []
 
-    def __call__(self, features: Tensor, _width: int) -> tuple[Tensor, Tensor]:
+    def __call__(self, features: Tensor, _width: int, _depth: int) -> tuple[Tensor, Tensor]:
         """Features [R, D] of a level's expanded nodes -> columns [R, n_draws] i64, -1 where q has no more.
 
         Beside them their log-probabilities under q, [R, n_draws] f32.

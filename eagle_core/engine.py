@@ -264,7 +264,6 @@ def generate_tokens(
 
     One more Notice says so if the drafter fails.
 
-
     Args:
         cache, drafter: may hold a prefix of ``prompt_ids``, the same number of tokens each and at
             most len(prompt_ids) - 1; it is not read again. Both hold prompt and answer but the last
@@ -282,6 +281,7 @@ def generate_tokens(
         target, cache, guarded, config, tree, eos_ids, limit, processors=processors, cut=cut
     )
     rule = acceptance_rule(drafter, config)
+    guarded.follow(config)
     yield Started(
         n_prompt_tokens=len(prompt_ids),
         n_cached_tokens=cache.length,

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from eagle_core.config import GenerationConfig
-from eagle_core.drafters.base import Budget, Drafter, SamplingDrafter
+from eagle_core.drafters.base import Budget, Drafter, FollowingDrafter, SamplingDrafter
 from eagle_core.errors import Cancelled, DraftError, EagleError
 from eagle_core.tree import DraftTree, check_parents
 
@@ -52,6 +52,15 @@ class GuardedDrafter:
     def is_on(self) -> bool:
         """Whether the drafter is still asked."""
         return self._is_on
+
+    def follow(self, config: GenerationConfig) -> None:
+        """Tell a drafter that wants to know how the answer is chosen."""
+        if isinstance(self._drafter, FollowingDrafter):
+            try:
+                self._drafter.follow(config)
+            except Exception as error:
+                logger.exception("a drafter could not follow")
+                self._switch_off(error)
 
     def take_problem(self) -> str | None:
         """The first thing that went wrong, as a sentence, the first time this is called after it."""

@@ -1,9 +1,10 @@
 """From logits to a token: temperature, top-k, top-p, min-p, and the random numbers of a draw.
 
 The noise depends on (seed, absolute position) alone, and is computed on the host: with the same seed
-every drafter, and none, meets the same number at the same place, on every device. What drafts are drawn
-with, and what decides on them, comes from two other streams of the same seed. Probabilities are float32,
-always. Knows nothing of trees, nor of processors that look at earlier tokens (``processors``).
+every drafter, and none, meets the same number at the same place, on every device. What the drafts of the
+rule ``sampling`` are drawn with, and what decides on them, comes from two other streams of the same seed.
+Probabilities are float32, always. Knows nothing of trees, nor of processors that look at earlier tokens
+(``processors``).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from transformers import MinPLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 from eagle_core.config import GenerationConfig
 from eagle_core.errors import ModelError
 from eagle_core.kernels.ops import has_kernels, likeliest
+from eagle_core.kernels.ops import head_starts as kernel_head_starts
 from eagle_core.kernels.ops import race as kernel_race
 
 _MASK_64 = (1 << 64) - 1
@@ -176,6 +178,20 @@ def race(probabilities: Tensor, noise: Tensor, tokens: Tensor | None = None) -> 
     return (probabilities / _arrivals(probabilities, noise, tokens)).argmax(dim=-1)
 
 
+def head_starts(noise: Tensor, tokens: Tensor) -> Tensor:
+    """How early tokens arrive in the race of a position: -log E_i, Gumbel numbers.
+
+    The token that is drawn is the one of the highest log p_i + its head start; who guesses p can guess it.
+
+    Args: noise: [] f32, the position's, on the host; tokens: [C] i64, on any device.
+    Returns: [C] f32 on the device of ``tokens``.
+    """
+    if tokens.device.type == "cpu" and has_kernels():
+        return kernel_head_starts(tokens, int(float(noise) * 2.0**_NOISE_BITS) + 1)
+    arrivals = _arrivals(tokens[None], noise.reshape(1).to(tokens.device), tokens)[0]  # [C]
+    return -arrivals.log()
+
+
 def _arrivals(probabilities: Tensor, noise: Tensor, tokens: Tensor | None = None) -> Tensor:
     """Exponential numbers E_i for every token of every row, [R, V] f32, hashed from the rows' noise."""
     keys = (noise.double() * 2.0**_NOISE_BITS).long().unsqueeze(1) + 1  # [R, 1]
@@ -332,6 +348,7 @@ __all__ = [
     "choose",
     "draw_candidates",
     "draw_in_rounds",
+    "head_starts",
     "position_noise",
     "race",
     "race_lead",

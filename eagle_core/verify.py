@@ -3,8 +3,8 @@
 At every node the target's token is fixed by its logits, the settings and the position's noise; the
 rules ``greedy`` (argmax) and ``match`` (a draw) differ in nothing else. If a child holds that token,
 the walk goes on there; otherwise the token is the step's last, the bonus. So the text is what the
-target alone would write, whatever the tree (arXiv 2401.15077, 3.3; the draw is exact because the tree
-was made without knowing the noise).
+target alone would write, whatever the tree, and a draw has the target's law (arXiv 2401.15077, 3.3), also
+where the drafter knows the noise: logits and noise fix the token before anybody looks at the tree.
 
 A tree that comes with its ``draws`` is checked by the rule ``sampling``, the paper's Algorithm 1: at every
 node the children are accepted or rejected one after the other, and the token has the target's law.

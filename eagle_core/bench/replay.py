@@ -18,7 +18,7 @@ from eagle_core.bench.acceptance import Accepted
 from eagle_core.bench.prompts import Question
 from eagle_core.bench.records import Row
 from eagle_core.config import GenerationConfig, TreeConfig
-from eagle_core.drafters.base import Drafter
+from eagle_core.drafters.base import Drafter, FollowingDrafter
 from eagle_core.drafters.eagle import EagleDrafter
 from eagle_core.drafters.ngram import NgramDrafter
 from eagle_core.engine import PREFILL_CHUNK, cut_run, step_budget
@@ -87,6 +87,8 @@ def replay(
         generation: of the answer; its ``max_new_tokens`` bounds the trees near the end.
     """
     drafter.reset()
+    if isinstance(drafter, FollowingDrafter):
+        drafter.follow(generation)
     ids, features, n_prompt = known.ids, known.features, known.n_prompt
     for start in range(0, n_prompt, PREFILL_CHUNK):
         end = min(start + PREFILL_CHUNK, n_prompt)

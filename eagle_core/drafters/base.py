@@ -1,7 +1,9 @@
 """The protocol between the loop and whatever proposes draft tokens.
 
-A drafter sees committed tokens, the target's features for them, and the pending token. It never sees
-the target's probabilities nor the verifier's random numbers, so it cannot affect the text
+A drafter sees committed tokens, the target's features for them, and the pending token. Under the rules
+``greedy`` and ``match`` it cannot affect the text, whatever it sees: the target's token is fixed before
+anybody looks whether it was drafted. So it may know the random numbers of ``match``, and guess the draw
+instead of the likeliest token (:class:`FollowingDrafter`). Under ``sampling`` it must not know what decides
 (arXiv 2401.15077, 3.3).
 """
 
@@ -64,6 +66,15 @@ class Drafter(Protocol):
 
 
 @runtime_checkable
+class FollowingDrafter(Drafter, Protocol):
+    """A drafter that guesses what is drawn, not what is likeliest."""
+
+    def follow(self, config: GenerationConfig) -> None:
+        """Draft for answers that are drawn so from now on, until told otherwise."""
+        ...
+
+
+@runtime_checkable
 class SamplingDrafter(Drafter, Protocol):
     """A drafter that can draw its candidates, and knows the distribution that it drew them from."""
 
@@ -76,4 +87,4 @@ class SamplingDrafter(Drafter, Protocol):
         ...
 
 
-__all__ = ["Budget", "Drafter", "SamplingDrafter"]
+__all__ = ["Budget", "Drafter", "FollowingDrafter", "SamplingDrafter"]

@@ -19,17 +19,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eagle_core.cache import KVCache
+from eagle_core.candidates import Candidates
 from eagle_core.choice import Choice
 from eagle_core.config import GenerationConfig, TreeConfig
 from eagle_core.draft_plan import DraftPlan, DrawnCandidates, Pick, draft_plan
 from eagle_core.drafters.base import Budget
 from eagle_core.errors import DraftError
-from eagle_core.head_precision import is_int8
 from eagle_core.heads.base import DraftHead
-from eagle_core.heads.scorer import draft_scorer
 from eagle_core.kernels.attention import uses_rows_attention
 from eagle_core.kernels.graphs import KEPT_FINITE, Captures, GraphDeck
-from eagle_core.kernels.ops import has_kernels, top
 from eagle_core.kernels.tape import FIXED_ROPES, TapeDeck
 from eagle_core.lookup import SURE_MATCH, RepeatIndex, with_path
 from eagle_core.pace import PaceBook
@@ -73,11 +71,7 @@ class EagleDrafter:
         captures: Captures | None = None,
     ) -> None:
         self._head, self._embed = head, head.embed_tokens or embed
-        self._vocabulary = head.draft_vocabulary
-        self._lm_head = head.lm_head or draft_scorer(
-            lm_head, self._vocabulary, is_int8=is_int8(head)
-        )
-        self._vocabulary_size = int(getattr(head.lm_head or lm_head, "out_features", 0)) or 1 << 30
+        self._candidates = Candidates(head, lm_head)
         self._paces = paces or PaceBook()
         self._use(tree)
         self._capacity = capacity
@@ -94,6 +88,7 @@ class EagleDrafter:
         self._n_unread = 0
         self._next: Tensor | None = None
         self._n_new = 0  # tokens committed since the last proposal
+        self._first = 0  # position of the first drafted token
 
     def _use(self, tree: TreeConfig, temperature: float = 0.0) -> None:
         """Draft by ``tree`` from now on; under ``auto`` by what was measured of it before, if it was."""
@@ -123,6 +118,10 @@ class EagleDrafter:
             self._unread, self._n_unread = [], 0
             self._repeats = RepeatIndex()
         self._use(tree, temperature)
+
+    def follow(self, config: GenerationConfig) -> None:
+        """Guess what is drawn so; see :class:`eagle_core.drafters.base.FollowingDrafter`."""
+        self._candidates.follow(config)
 
     def reset(self) -> None:
         """Forget everything but what was measured."""
@@ -233,6 +232,7 @@ class EagleDrafter:
         if self._choice is not None:
             self._choice.finish(self._n_new)
         self._n_new, self._n_levels, self._hopes = 0, 0, -1.0
+        self._first = self.length + 1
         tree = self._proposal(pending, budget)
         if self._worth is not None:
             self._worth.proposed(tree.n_nodes, self._n_levels, self._hopes)
@@ -296,13 +296,13 @@ class EagleDrafter:
         committed = self._cache.length
         plan = draft_plan(shape, pending.device)
         draw = DrawnCandidates(
-            self._scores, config, committed, max(level.width for level in plan.levels)
+            self._candidates.scores, config, committed, max(level.width for level in plan.levels)
         )
         try:
             tree = self._fill(pending, plan, draw)
         finally:
             self._cache.rewind(committed)
-        tree = dataclasses.replace(tree, draws=draw.draws(plan, self._vocabulary))
+        tree = dataclasses.replace(tree, draws=draw.draws(plan, self._candidates.vocabulary))
         # Elsewhere finding idle nodes would cost a sync; no walk reaches them, so they do no harm.
         return without_idle_nodes(tree) if pending.device.type == "cpu" else tree
 
@@ -340,33 +340,9 @@ class EagleDrafter:
         )  # fmt: skip
         return (out[0],)
 
-    def _score(self, states: Tensor) -> Tensor:
-        """The head's states [R, D] -> logits [R, V'] over what it scores."""
-        logits: Tensor = self._lm_head(self._head.normed(states))
-        return logits
-
-    def _scores(self, features: Tensor) -> Tensor:
-        """[R, D] -> [R, V'] f32, for a draw: an overflow counts as little, or as much, as can be."""
-        _check_finite(features)
-        return torch.nan_to_num(self._score(features).float(), nan=-1e9, posinf=1e9, neginf=-1e9)
-
-    def _likeliest(self, features: Tensor, width: int) -> tuple[Tensor, Tensor]:
-        """The best candidates of each row, fewer where the vocabulary is smaller; see ``Pick``.
-
-        A head that overflowed scores nothing, instead of poisoning the tree.
-        Raises: DraftError on the host, where looking costs no wait.
-        """
-        _check_finite(features)
-        n_candidates = min(width, self._n_scored())
-        logits = self._score(features).float()
-        if logits.device.type == "cpu" and has_kernels():
-            return top(logits, n_candidates)
-        scores = torch.nan_to_num(torch.log_softmax(logits, dim=-1), nan=-1e9, neginf=-1e9)
-        best = scores.topk(n_candidates, dim=-1)
-        return best.indices, best.values
-
-    def _token_ids(self, indices: Tensor) -> Tensor:
-        return indices if self._vocabulary is None else self._vocabulary[indices]
+    def _likeliest(self, features: Tensor, width: int, depth: int) -> tuple[Tensor, Tensor]:
+        """What is likeliest below ``depth`` drafted tokens; see ``Pick``."""
+        return self._candidates.likeliest(features, width, self._first + depth)
 
     def _mask(self, row_mask: Tensor) -> Tensor:
         """Committed rows are seen by all, drafted ones as ``row_mask`` says: additive, [1, 1, R, S]."""
@@ -391,9 +367,9 @@ class EagleDrafter:
         features = self._predicted[None]  # [R, D], one per expanded row
         tokens, draft_scores = [pending.reshape(1)], [features.new_zeros(1, dtype=torch.float32)]
         for depth, level in enumerate(plan.levels):
-            found, scores = pick(features, level.width)  # [R, width]
+            found, scores = pick(features, level.width, depth)  # [R, width]
             ranks = level.ranks.clamp(max=found.shape[1] - 1)
-            nodes = self._token_ids(found[level.sources, ranks].clamp(min=0))  # [W]
+            nodes = self._candidates.token_ids(found[level.sources, ranks].clamp(min=0))  # [W]
             tokens.append(nodes)
             draft_scores.append(scores[level.sources, ranks])
             if depth + 1 == len(plan.levels):
@@ -406,9 +382,6 @@ class EagleDrafter:
             self._cache.advance(len(level.expanded))
         return plan.layout.tree(torch.cat(tokens), torch.cat(draft_scores))
 
-    def _n_scored(self) -> int:
-        return len(self._vocabulary) if self._vocabulary is not None else self._vocabulary_size
-
     def _grow(self, pending: Tensor, max_nodes: int, max_depth: int) -> DraftTree:
         """EAGLE-2: expand the most confident nodes of each depth, then keep the best of all.
 
@@ -417,9 +390,9 @@ class EagleDrafter:
         """
         assert self._predicted is not None
         start, device = self._cache.length, pending.device
-        width = min(self._tree.branching, self._n_scored())
-        found, scores = self._likeliest(self._predicted[None], width)  # [1, k]
-        values, level_tokens = scores[0], self._token_ids(found[0])  # [k]
+        width = min(self._tree.branching, self._candidates.n_scored)
+        found, scores = self._likeliest(self._predicted[None], width, 0)  # [1, k]
+        values, level_tokens = scores[0], self._candidates.token_ids(found[0])  # [k]
         all_tokens, all_values, all_scores = [level_tokens], [values], [values]
         all_parents = [torch.full((width,), -1, dtype=torch.long, device=device)]
         beam = torch.arange(
@@ -438,9 +411,9 @@ class EagleDrafter:
             positions = torch.full_like(beam, start + depth - 1)
             out = self._run(beam_tokens, features, positions, self._mask(row_mask))  # [k, D]
             self._cache.advance(width)
-            found, scores = self._likeliest(out, width)  # [k, k]
+            found, scores = self._likeliest(out, width, depth)  # [k, k]
             values = (beam_values[:, None] + scores).flatten()  # [k * k]
-            level_tokens = self._token_ids(found.flatten())
+            level_tokens = self._candidates.token_ids(found.flatten())
             all_tokens.append(level_tokens)
             all_values.append(values)
             all_scores.append(scores.flatten())
@@ -462,16 +435,6 @@ class EagleDrafter:
             pending, torch.cat(all_tokens), found_values, torch.cat(all_scores),
             torch.cat(all_parents), max_nodes, self._n_levels, width,
         )  # fmt: skip
-
-
-def _check_finite(features: Tensor) -> None:
-    """Raises: DraftError when features [R, D] on the host are no numbers."""
-    if features.device.type == "cpu" and not bool(features.isfinite().all()):
-        raise DraftError(
-            "the head computed something that is no number",
-            expected="finite features",
-            hint="load the head again, or as float32",
-        )
 
 
 def _can_be_recorded(head: DraftHead) -> bool:

@@ -54,6 +54,8 @@ def _library() -> ctypes.CDLL:
     library.eagle_packed_bytes.restype = _int64
     library.eagle_race.argtypes = [_pointer, _int64, _int64, ctypes.c_int]
     library.eagle_race.restype = _int64
+    library.eagle_head_starts.argtypes = [_pointer, _int64, _int64, _pointer]
+    library.eagle_head_starts.restype = None
     library.eagle_likeliest.argtypes = [_pointer, _int64, _pointer]
     library.eagle_likeliest.restype = _int64
     library.eagle_provide_attention.argtypes = [_int64, _pointer]
@@ -195,6 +197,14 @@ def race(probabilities: Tensor, key: int) -> int:
     return winner
 
 
+def head_starts(tokens: Tensor, key: int) -> Tensor:
+    """-log of the arrival times of tokens [C] i64 in an exponential race, [C] f32; see :func:`race`."""
+    tokens = tokens.contiguous()
+    starts = torch.empty(tokens.shape, dtype=torch.float32)
+    _library().eagle_head_starts(tokens.data_ptr(), tokens.shape[0], key, starts.data_ptr())
+    return starts
+
+
 def likeliest(logits: Tensor) -> tuple[int, float]:
     """The first of the highest of [V] f32 and its softmax; no number if one of them is none."""
     probability = ctypes.c_float()
@@ -276,6 +286,7 @@ __all__ = [
     "gated_mlp",
     "has_fast_int8",
     "has_kernels",
+    "head_starts",
     "interleaved",
     "likeliest",
     "linear",

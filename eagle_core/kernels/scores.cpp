@@ -46,6 +46,18 @@ inline uint64_t mix(uint64_t value) {
   return value ^ (value >> 31);
 }
 
+// When tokens arrive by their hashes: 16 exponential numbers.
+inline Floats times_of(const uint32_t hashed[kHalf]) {
+  float low[kHalf], high[kHalf];
+  for (int j = 0; j < kHalf; ++j) {
+    low[j] = (static_cast<float>(hashed[j]) + 0.5f) * 0x1p-32f;    // u
+    high[j] = (static_cast<float>(~hashed[j]) + 0.5f) * 0x1p-32f;  // 1 - u, exact where it is small
+  }
+  const Floats u = load(low), rest = load(high), v = 1.0f - u;
+  const Floats near = v == (Floats{} + 1.0f) ? u : logarithm(v) * u / (v - 1.0f);
+  return u < (Floats{} + 0.5f) ? near : Floats{} - logarithm(rest);
+}
+
 struct Arrival {
   float speed = -1.0f;
   int64_t token = 0;
@@ -60,20 +72,31 @@ Arrival race(const float* probabilities, int64_t begin, int64_t end, uint64_t ke
 #pragma GCC ivdep
     for (int j = 0; j < kHalf; ++j)
       hashed[j] = static_cast<uint32_t>(mix((key << 32) + static_cast<uint64_t>(i + j)));
-    float p[kHalf] = {}, low[kHalf], high[kHalf];
+    float p[kHalf] = {};
     for (int64_t j = 0; j < count; ++j) p[j] = probabilities[i + j];
-    for (int j = 0; j < kHalf; ++j) {
-      low[j] = (static_cast<float>(hashed[j]) + 0.5f) * 0x1p-32f;    // u
-      high[j] = (static_cast<float>(~hashed[j]) + 0.5f) * 0x1p-32f;  // 1 - u, exact where it is small
-    }
-    const Floats u = load(low), rest = load(high), v = 1.0f - u;
-    const Floats near = v == (Floats{} + 1.0f) ? u : logarithm(v) * u / (v - 1.0f);
-    const Floats time = u < (Floats{} + 0.5f) ? near : Floats{} - logarithm(rest);
-    const Floats speed = load(p) / time;
+    const Floats speed = load(p) / times_of(hashed);
     for (int64_t j = 0; j < count; ++j)
       if (speed[j] > best.speed) best = {speed[j], i + j};
   }
   return best;
+}
+
+// -log of the arrival times of some tokens.
+void head_starts(const int64_t* tokens, int64_t n, uint64_t key, float* out) {
+  for (int64_t i = 0; i < n; i += kHalf) {
+    const int64_t count = n - i < kHalf ? n - i : kHalf;
+    uint64_t places[kHalf] = {};
+    for (int64_t j = 0; j < count; ++j) places[j] = static_cast<uint64_t>(tokens[i + j]);
+    uint32_t hashed[kHalf];
+#pragma GCC ivdep
+    for (int j = 0; j < kHalf; ++j) hashed[j] = static_cast<uint32_t>(mix((key << 32) + places[j]));
+    const Floats start = Floats{} - logarithm(times_of(hashed));
+    if (count == kHalf) {
+      store(out + i, start);
+    } else {
+      for (int64_t j = 0; j < count; ++j) out[i + j] = start[j];
+    }
+  }
 }
 
 // Highest of n numbers, and the sum of e^(x - highest): no number if one of them is none.
@@ -173,6 +196,10 @@ int64_t eagle_race(const float* probabilities, int64_t n, int64_t key, int n_thr
   for (const Arrival& one : found)
     if (one.speed > best.speed) best = one;
   return best.token;
+}
+
+void eagle_head_starts(const int64_t* tokens, int64_t n, int64_t key, float* out) {
+  head_starts(tokens, n, static_cast<uint64_t>(key), out);
 }
 
 int64_t eagle_likeliest(const float* logits, int64_t n, float* probability) {

@@ -53,7 +53,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("capture", "masks", "choice"),
     ("target", "default_model", "placement", "head_precision"),
     ("heads", "sources"),
-    ("models", "machine"),
+    ("models", "machine", "candidates"),
     ("overview", "work", "headstart"),
     ("drafters", "guard", "selftest", "head_files"),
     ("engine",),

@@ -186,7 +186,7 @@ def test_children_are_what_the_draft_numbers_draw_from_q(target, vocabulary):
     root = drafter._predicted
     assert root is not None
     with torch.inference_mode():
-        q = to_probabilities(drafter._score(root[None]), config)
+        q = to_probabilities(drafter._candidates.score(root[None]), config)
     torch.testing.assert_close(draws.q[:1], q)
     numbers = stream_noise("draft", 4, len(PROMPT), 1, n_draws * len(draws.nodes))
     numbers = numbers.reshape(len(draws.nodes), n_draws)

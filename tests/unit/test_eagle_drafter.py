@@ -7,13 +7,16 @@ import dataclasses
 import pytest
 import torch
 
+from eagle_core.candidates import FOLLOWED
 from eagle_core.config import GenerationConfig, TreeConfig
 from eagle_core.drafters.base import Budget, Drafter
 from eagle_core.drafters.none import NoDrafter
 from eagle_core.engine import generate_tokens
 from eagle_core.errors import DraftError
 from eagle_core.events import Finished, Notice, StepDone
-from eagle_core.testing import KINDS, tiny_target
+from eagle_core.sampling import head_starts, position_noise
+from eagle_core.target import Target
+from eagle_core.testing import KINDS, tiny_model, tiny_target
 from tests.support.tiny_heads import eagle_drafter, tiny_head
 
 TREES = [
@@ -44,6 +47,51 @@ def test_text_is_that_of_no_drafter(tree, temperature):
     assert isinstance(drafted, Finished)
     assert drafted.token_ids == plain.token_ids
     assert drafted.reason == plain.reason
+
+
+@pytest.mark.parametrize(
+    "tree", [TreeConfig("chain", depth=4), TreeConfig("dynamic", depth=4, branching=2, size=6)]
+)
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5])
+def test_a_head_that_knows_the_probabilities_guesses_every_draw(tree, temperature):
+    model = tiny_model(seed=5)
+    with torch.no_grad():
+        model.get_output_embeddings().weight.zero_()  # base and head find all tokens equally likely
+    target, generation = (
+        Target(model),
+        GenerationConfig(max_new_tokens=41, temperature=temperature, seed=11),
+    )
+    plain = run(target, NoDrafter(), generation, tree)
+    drafted = run(target, eagle_drafter(target, tree), generation, tree)
+    assert drafted.token_ids == plain.token_ids
+    assert len(set(plain.token_ids)) > 20
+    assert drafted.stats.accepted_at_depth == drafted.stats.drafted_at_depth
+    assert drafted.stats.n_accepted > 20
+    cold = dataclasses.replace(generation, temperature=0.0)  # nothing is drawn, or left to guess
+    assert run(target, NoDrafter(), cold, tree).token_ids == (0,) * 41
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("temperature", [0.5, 1.0])
+def test_the_weight_of_a_draw_grows_with_the_temperature(temperature):
+    target, tree = tiny_target(seed=5), TreeConfig("dynamic", depth=1, branching=8, size=8)
+    drafters = [eagle_drafter(target, tree) for _ in range(2)]
+    drafters[1].follow(GenerationConfig(temperature=temperature, seed=3))
+    ids = torch.tensor(PROMPT)
+    features = target.plain_logits(ids)[:, : target.hidden_size].contiguous()
+    found = []
+    for drafter in drafters:
+        drafter.commit(ids[:-1], features[:-1], ids[-1])
+        scores, _ = drafter._candidates.likeliest(
+            drafter._predicted[None], drafter._candidates.n_scored, len(PROMPT)
+        )
+        found.append((scores[0], drafter.propose(ids[-1], Budget(8, 1))))
+    own = drafters[0]._candidates.score(drafters[0]._predicted[None])[0].float()
+    starts = head_starts(position_noise(3, len(PROMPT), 1)[0], torch.arange(len(own)))
+    wanted = (own + FOLLOWED * temperature * starts).argsort(descending=True)
+    assert torch.equal(found[1][0], wanted)
+    assert set(found[1][1].tokens[1:].tolist()) == set(wanted[:8].tolist())
+    assert not torch.equal(found[0][0], wanted)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -96,7 +144,9 @@ def test_every_drafted_token_says_its_node_and_the_heads_own_probability(tree):
     assert chances.shape == found.tokens.shape
     assert chances[0] == 1
     first = found.depths == 1
-    own = drafter._score(drafter._predicted[None])[0].softmax(-1)  # [V'], no draft vocabulary here
+    own = drafter._candidates.score(drafter._predicted[None])[0].softmax(
+        -1
+    )  # [V'], no draft vocabulary here
     assert torch.allclose(chances[first], own[found.tokens[first]])
     for node in range(found.n_nodes):  # siblings share what their parent has
         assert chances[found.parents == node].sum() <= 1 + 1e-5  # float32 sums

@@ -173,6 +173,17 @@ class FailsToCommit(OracleDrafter):
         super().commit(tokens, features, next_token)
 
 
+class FailsToFollow(NoDrafter):
+    def follow(self, config: Any) -> None:
+        raise RuntimeError("secret")
+
+
+def test_a_drafter_that_cannot_follow_is_switched_off(target):
+    truth, events = ids(run(target, NoDrafter())), run(target, FailsToFollow())
+    assert ids(events) == truth
+    assert len(notices(events)) == 1
+
+
 @pytest.mark.parametrize("how", ["raises", "forgets"])
 @pytest.mark.parametrize("n_commits", [0, 1, 3])
 def test_a_failed_commit_switches_the_drafter_off_until_the_next_answer(target, n_commits, how):

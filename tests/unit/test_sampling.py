@@ -8,9 +8,17 @@ import pytest
 import torch
 from transformers import TopPLogitsWarper
 
+from eagle_core import sampling
 from eagle_core.config import GenerationConfig
 from eagle_core.errors import ModelError
-from eagle_core.sampling import check_finite, choose, position_noise, race, to_probabilities
+from eagle_core.sampling import (
+    check_finite,
+    choose,
+    head_starts,
+    position_noise,
+    race,
+    to_probabilities,
+)
 
 
 def test_noise_depends_on_seed_and_position_alone():
@@ -38,6 +46,23 @@ def test_race_never_takes_an_impossible_token():
     counts = torch.bincount(race(probabilities, position_noise(2, 0, 4000)), minlength=5)
     assert counts[[0, 2, 4]].tolist() == [0, 0, 0]
     assert int(counts.sum()) == 4000
+
+
+@pytest.mark.parametrize("with_kernels", [True, False])
+@pytest.mark.parametrize("n", [1, 15, 16, 50, 5000])
+def test_who_knows_the_probabilities_and_the_head_starts_knows_the_draw(
+    n, with_kernels, monkeypatch
+):
+    noise, tokens = position_noise(9, 0, 60), torch.arange(n)
+    scores = 3 * torch.randn(60, n, generator=torch.Generator().manual_seed(n))
+    drawn = race(scores.softmax(-1), noise)
+    if not with_kernels:
+        monkeypatch.setattr(sampling, "has_kernels", lambda: False)
+    starts = torch.stack([head_starts(one, tokens) for one in noise])
+    assert torch.equal((scores + starts).argmax(-1), drawn)
+    # A token's head start is its own, wherever in a list it stands.
+    shuffled = torch.randperm(n, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(head_starts(noise[0], shuffled), starts[0][shuffled])
 
 
 def test_race_follows_a_large_vocabulary():
