@@ -172,8 +172,7 @@ def race(probabilities: Tensor, noise: Tensor, tokens: Tensor | None = None) -> 
     """
     is_plain = probabilities.dtype == torch.float32 and probabilities.device.type == "cpu"
     if tokens is None and is_plain and has_kernels():
-        keys = ((noise.double() * 2.0**_NOISE_BITS).long() + 1).tolist()
-        rows = zip(probabilities.contiguous(), keys, strict=True)
+        rows = zip(probabilities.contiguous(), _keys(noise).tolist(), strict=True)
         return torch.tensor([kernel_race(row, key) for row, key in rows], dtype=torch.long)
     return (probabilities / _arrivals(probabilities, noise, tokens)).argmax(dim=-1)
 
@@ -187,14 +186,19 @@ def head_starts(noise: Tensor, tokens: Tensor) -> Tensor:
     Returns: [C] f32 on the device of ``tokens``.
     """
     if tokens.device.type == "cpu" and has_kernels():
-        return kernel_head_starts(tokens, int(float(noise) * 2.0**_NOISE_BITS) + 1)
+        return kernel_head_starts(tokens, int(_keys(noise)))
     arrivals = _arrivals(tokens[None], noise.reshape(1).to(tokens.device), tokens)[0]  # [C]
     return -arrivals.log()
 
 
+def _keys(noise: Tensor) -> Tensor:
+    """What a race is hashed from, i64 in the noise's shape: its whole number of 2**-24, and one."""
+    return (noise.double() * 2.0**_NOISE_BITS).long() + 1
+
+
 def _arrivals(probabilities: Tensor, noise: Tensor, tokens: Tensor | None = None) -> Tensor:
     """Exponential numbers E_i for every token of every row, [R, V] f32, hashed from the rows' noise."""
-    keys = (noise.double() * 2.0**_NOISE_BITS).long().unsqueeze(1) + 1  # [R, 1]
+    keys = _keys(noise).unsqueeze(1)  # [R, 1]
     if tokens is None:
         tokens = torch.arange(probabilities.shape[1], device=probabilities.device)  # [V]
     hashed = _mix_tensor((keys << 32) + tokens)  # [R, V] i64

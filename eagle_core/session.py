@@ -139,26 +139,26 @@ class Session:
 
     @classmethod
     def open(
-        cls, config: LoadConfig, report: OnEvent = ignore_event, ahead: PagesAhead | None = None
+        cls, config: LoadConfig, on_event: OnEvent = ignore_event, ahead: PagesAhead | None = None
     ) -> Session:
         """Fetch what is missing, load it, and be ready.
 
         Args:
-            report: gets DownloadProgress and LoadProgress.
+            on_event: gets DownloadProgress and LoadProgress.
             ahead: memory that was touched for the base meanwhile (``headstart``).
         Raises: ModelError, ResourceError or ConfigError, each with a hint.
         """
-        source = head_source(config)
         if config.chat_template is not None:  # a misspelled one is said before anything is loaded
             templates.named(config.chat_template)
-        check_before_download(config, report)
-        base = load_base(config, report, ahead)
+        source = head_source(config)
+        check_before_download(config, on_event)
+        base = load_base(config, on_event, ahead)
         head = name = None
         if source is not None:
-            head = load_head(source, base.model, report, offline=config.offline)
+            head = load_head(source, base.model, on_event, offline=config.offline)
             name = Path(source).name
         pace_folder, template = cache_folder() / "pace", config.chat_template
-        return cls(base, head, name, report, config.head_dtype, template, pace_folder)
+        return cls(base, head, name, on_event, config.head_dtype, template, pace_folder)
 
     @property
     def tokenizer(self) -> Any:

@@ -57,10 +57,8 @@ def test_a_head_that_knows_the_probabilities_guesses_every_draw(tree, temperatur
     model = tiny_model(seed=5)
     with torch.no_grad():
         model.get_output_embeddings().weight.zero_()  # base and head find all tokens equally likely
-    target, generation = (
-        Target(model),
-        GenerationConfig(max_new_tokens=41, temperature=temperature, seed=11),
-    )
+    target = Target(model)
+    generation = GenerationConfig(max_new_tokens=41, temperature=temperature, seed=11)
     plain = run(target, NoDrafter(), generation, tree)
     drafted = run(target, eagle_drafter(target, tree), generation, tree)
     assert drafted.token_ids == plain.token_ids
@@ -144,9 +142,8 @@ def test_every_drafted_token_says_its_node_and_the_heads_own_probability(tree):
     assert chances.shape == found.tokens.shape
     assert chances[0] == 1
     first = found.depths == 1
-    own = drafter._candidates.score(drafter._predicted[None])[0].softmax(
-        -1
-    )  # [V'], no draft vocabulary here
+    own = drafter._candidates.score(drafter._predicted[None])[0]  # [V'], no draft vocabulary here
+    own = own.softmax(-1)
     assert torch.allclose(chances[first], own[found.tokens[first]])
     for node in range(found.n_nodes):  # siblings share what their parent has
         assert chances[found.parents == node].sum() <= 1 + 1e-5  # float32 sums
