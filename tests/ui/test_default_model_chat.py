@@ -61,7 +61,10 @@ def test_answers_are_colored_live_in_prose_lists_and_code(page: Any) -> None:
     configure(page, max_new_tokens=64)
     for prompt, place in (
         ("Repeat this three times: The sea is deep and blue.", "p"),
-        ("List five fruits, one per line, each line starting with '- '.", "li"),
+        (
+            "List ten animals that live in the sea, one per line, each line starting with '- '.",
+            "li",
+        ),
         ("Write a Python function that adds two numbers.", "pre code"),
     ):
         fresh(page)
